@@ -1,0 +1,76 @@
+"""HiPPO: the matrices of a memory that keeps the best polynomial approximation of everything it has heard."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import expm
+from jaxtyping import Array, Float
+from numpy.polynomial import legendre
+
+
+def hippo_legs(N: int) -> tuple[Float[Array, "{N} {N}"], Float[Array, " {N}"]]:
+    """A and B of HiPPO-LegS, with the minus sign that makes A stable:
+
+        A[n, k] = -sqrt((2n+1)(2k+1))  for n > k,    -(n+1)  for n = k,    0  for n < k
+        B[n]    =  sqrt(2n+1)
+
+    Its coefficients follow c'(t) = (A c + B u) / t; S4 drops the 1/t (chapter 3 derives both and says what changes).
+
+    Raises:
+        ValueError: N is below 1.
+
+    Source: Gu, Dao, Ermon, Rudra, Re (2020), theorem 2, there without the minus sign.
+    """
+    _require_size(N)
+    root = np.sqrt(2 * np.arange(N) + 1)
+    A = -np.tril(np.outer(root, root), -1) - np.diag(np.arange(N) + 1.0)
+    return jnp.asarray(A, jnp.result_type(float)), jnp.asarray(root, jnp.result_type(float))
+
+
+def legs_basis(N: int, s: Float[np.ndarray | Array, "*points"]) -> Float[Array, "*points {N}"]:
+    """p_n(s) = sqrt(2n+1) P_n(2s - 1) for n < N: Legendre's polynomials, orthonormal on [0, 1].
+
+    The same polynomials read both memories. s = 1 is the present. At the age a (how long ago), s = 1 - a/t
+    for the system with the 1/t at time t, and s = exp(-a) for the time-invariant system that drops it.
+
+    Raises:
+        ValueError: N is below 1.
+    """
+    _require_size(N)
+    values = legendre.legvander(2 * np.asarray(s) - 1, N - 1) * np.sqrt(2 * np.arange(N) + 1)
+    return jnp.asarray(values, jnp.result_type(float))
+
+
+def project_legs(u: Float[Array, " L"], N: int) -> Float[Array, "L {N}"]:
+    """The coefficients of HiPPO-LegS after each sample: c_k belongs to time k + 1, each sample is held for one unit.
+
+    c'(t) = (A c + B u) / t is solved exactly for a held input. Since A e_0 = -B, the constant u is remembered
+    as u e_0 for ever, and what differs from it decays by a power of time:
+
+        c_k = (k / (k+1))^(-A) (c_{k-1} - u_k e_0) + u_k e_0.
+
+    Raises:
+        ValueError: N is below 1, or u has no sample.
+
+    Source: Gu, Dao, Ermon, Rudra, Re (2020), theorem 2, with the exact step in place of its approximations.
+    """
+    A, _ = hippo_legs(N)
+    if u.ndim != 1 or u.shape[0] == 0:
+        raise ValueError(f"u is one sequence of at least one sample, shape (L,), but it has shape {u.shape}")
+    u = u.astype(A.dtype)
+    e_0 = jnp.zeros(N, A.dtype).at[0].set(1)
+
+    def advance(c, sample):
+        k, u_k = sample
+        power = expm(A * jnp.log((k + 1) / k))
+        c = jnp.matmul(power, c - u_k * e_0, precision="highest") + u_k * e_0
+        return c, c
+
+    times = jnp.arange(1, u.shape[0], dtype=A.dtype)
+    c = jax.lax.scan(advance, u[0] * e_0, (times, u[1:]))[1]
+    return jnp.concatenate([(u[0] * e_0)[None], c])
+
+
+def _require_size(N: int) -> None:
+    if N < 1:
+        raise ValueError(f"N is the number of coefficients and must be at least 1, but it is {N}")

@@ -1,0 +1,1 @@
+"""What builds the book: run the notebooks, publish them."""
