@@ -11,10 +11,10 @@ from numpy.polynomial import legendre
 def hippo_legs(N: int) -> tuple[Float[Array, "{N} {N}"], Float[Array, " {N}"]]:
     """A and B of HiPPO-LegS, with the minus sign that makes A stable:
 
-        A[n, k] = -sqrt((2n+1)(2k+1))  for n > k,    -(n+1)  for n = k,    0  for n < k
+        A[n, m] = -sqrt((2n+1)(2m+1))  for n > m,    -(n+1)  for n = m,    0  for n < m
         B[n]    =  sqrt(2n+1)
 
-    Its coefficients follow c'(t) = (A c + B u) / t; S4 drops the 1/t (chapter 3 derives both and says what changes).
+    The coefficients of the past follow x'(t) = (A x + B u) / t; S4 drops the 1/t (chapter 3 derives both and says what changes).
 
     Raises:
         ValueError: N is below 1.
@@ -27,27 +27,27 @@ def hippo_legs(N: int) -> tuple[Float[Array, "{N} {N}"], Float[Array, " {N}"]]:
     return jnp.asarray(A, jnp.result_type(float)), jnp.asarray(root, jnp.result_type(float))
 
 
-def legs_basis(N: int, s: Float[np.ndarray | Array, "*points"]) -> Float[Array, "*points {N}"]:
-    """p_n(s) = sqrt(2n+1) P_n(2s - 1) for n < N: Legendre's polynomials, orthonormal on [0, 1].
+def legs_basis(N: int, r: Float[np.ndarray | Array, "*points"]) -> Float[Array, "*points {N}"]:
+    """p_n(r) = sqrt(2n+1) P_n(2r - 1) for n < N: Legendre's polynomials, orthonormal on [0, 1].
 
-    The same polynomials read both memories. s = 1 is the present. At the age a (how long ago), s = 1 - a/t
-    for the system with the 1/t at time t, and s = exp(-a) for the time-invariant system that drops it.
+    The same polynomials read both memories: the past is sum_n x_n p_n(r). r = 1 is the present. For what came in
+    tau ago, r = 1 - tau/t in the system with the 1/t at time t, and r = exp(-tau) in the time-invariant system.
 
     Raises:
         ValueError: N is below 1.
     """
     _require_size(N)
-    values = legendre.legvander(2 * np.asarray(s) - 1, N - 1) * np.sqrt(2 * np.arange(N) + 1)
+    values = legendre.legvander(2 * np.asarray(r) - 1, N - 1) * np.sqrt(2 * np.arange(N) + 1)
     return jnp.asarray(values, jnp.result_type(float))
 
 
 def project_legs(u: Float[Array, " L"], N: int) -> Float[Array, "L {N}"]:
-    """The coefficients of HiPPO-LegS after each sample: c_k belongs to time k + 1, each sample is held for one unit.
+    """HiPPO-LegS with its 1/t: the state x_k at time k + 1, after k + 1 samples that were each held for one unit.
 
-    c'(t) = (A c + B u) / t is solved exactly for a held input. Since A e_0 = -B, the constant u is remembered
+    x'(t) = (A x + B u) / t is solved exactly for a held input. Since A e_0 = -B, a constant u is remembered
     as u e_0 for ever, and what differs from it decays by a power of time:
 
-        c_k = (k / (k+1))^(-A) (c_{k-1} - u_k e_0) + u_k e_0.
+        x_k = (k / (k+1))^(-A) (x_{k-1} - u_k e_0) + u_k e_0,    x_0 = u_0 e_0.
 
     Raises:
         ValueError: N is below 1, or u has no sample.
@@ -60,15 +60,15 @@ def project_legs(u: Float[Array, " L"], N: int) -> Float[Array, "L {N}"]:
     u = u.astype(A.dtype)
     e_0 = jnp.zeros(N, A.dtype).at[0].set(1)
 
-    def advance(c, sample):
+    def advance(x, sample):
         k, u_k = sample
         power = expm(A * jnp.log((k + 1) / k))
-        c = jnp.matmul(power, c - u_k * e_0, precision="highest") + u_k * e_0
-        return c, c
+        x = jnp.matmul(power, x - u_k * e_0, precision="highest") + u_k * e_0
+        return x, x
 
     times = jnp.arange(1, u.shape[0], dtype=A.dtype)
-    c = jax.lax.scan(advance, u[0] * e_0, (times, u[1:]))[1]
-    return jnp.concatenate([(u[0] * e_0)[None], c])
+    x = jax.lax.scan(advance, u[0] * e_0, (times, u[1:]))[1]
+    return jnp.concatenate([(u[0] * e_0)[None], x])
 
 
 def _require_size(N: int) -> None:

@@ -23,12 +23,10 @@ def discretize(
 ) -> tuple[Inexact[Array, "N N"], Inexact[Array, " N"]]:
     """Ab and Bb of x_k = Ab x_{k-1} + Bb u_k, which stands for x'(t) = A x(t) + B u(t) over one step.
 
-    With s the step and I the identity:
-
-        euler            Ab = I + s A                              Bb = s B
-        backward_euler   Ab = (I - s A)^-1                         Bb = (I - s A)^-1 s B
-        bilinear         Ab = (I - s/2 A)^-1 (I + s/2 A)           Bb = (I - s/2 A)^-1 s B
-        zoh              Ab = exp(s A)                             Bb = integral_0^s exp(t A) dt B
+        euler            Ab = I + step A                              Bb = step B
+        backward_euler   Ab = (I - step A)^-1                         Bb = (I - step A)^-1 step B
+        bilinear         Ab = (I - step/2 A)^-1 (I + step/2 A)        Bb = (I - step/2 A)^-1 step B
+        zoh              Ab = exp(step A)                             Bb = integral_0^step exp(t A) dt B
 
     Args:
         A, B: the continuous system.
