@@ -56,16 +56,18 @@ def check() -> None:
 
 
 def sums_over_rows() -> str | None:
-    """sum((I r)^2) over the rows r = (i, 0, 0) is i^2. jaxlib 0.10.2 on a CPU gets the last rows wrong."""
+    """sum((I r)^2) over the rows r = (i mod 29, 0, 0) is (i mod 29)^2. jaxlib 0.10.2 on a CPU gets the last rows wrong.
+
+    It takes them from a power of two of rows before, which 29 tells apart; and so small a whole number is exact even
+    where a GPU rounds products to ten bits.
+    """
     rows = 32_769
-    r = jnp.zeros((rows, 3), jnp.float32).at[:, 0].set(jnp.arange(rows, dtype=jnp.float32))
+    i = np.arange(rows) % 29
+    r = jnp.zeros((rows, 3), jnp.float32).at[:, 0].set(jnp.asarray(i, jnp.float32))
     identity = jnp.eye(3, dtype=jnp.float32)
-    squares = jax.jit(jax.vmap(lambda row: jnp.sum((identity @ row) ** 2)))(r)
-    expected = np.arange(rows, dtype=np.float64) ** 2
-    # A GPU may round the product to ten bits: ask for 0.3 %. The faulty release is wrong by more.
-    if not np.allclose(np.asarray(squares, np.float64), expected, rtol=3e-3):
-        return f"a sum of squares over {rows} rows ends in {squares[-1]:.0f} instead of {expected[-1]:.0f}"
-    return None
+    squares = np.asarray(jax.jit(jax.vmap(lambda row: jnp.sum((identity @ row) ** 2)))(r))
+    wrong = int((squares != i**2).sum())
+    return f"{wrong} of {rows} sums of squares are wrong" if wrong else None
 
 
 def stacked_scan() -> str | None:

@@ -27,7 +27,7 @@ def train_epoch(graph, optimizer: optax.GradientTransformation, state, x, y):
     """
 
     def loss(params, rest, x, y):
-        model = nnx.merge(graph, params, rest)
+        model = nnx.merge(graph, params, rest, copy=True)
         value = cross_entropy(model(x), y)
         return value, nnx.split(model, nnx.Param, ...)[2]
 

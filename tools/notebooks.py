@@ -28,6 +28,10 @@ def sources() -> list[Path]:
 def written(source: Path) -> list[tuple[str, str, list[str]]]:
     """What an author writes of a notebook, .py or .ipynb: type, text and tags of each cell."""
     cells = jupytext.read(source).cells
+    for cell in cells:
+        # A code span in the title of a directive makes jupytext read on to the next fence.
+        if "# %%" in cell.source:
+            raise ValueError(f"{source.name}: a cell swallows those after it: {cell.source[:60]!r}; is there a ` in the title of a directive?")
     return [(cell.cell_type, cell.source.strip(), sorted(cell.metadata.get("tags", []))) for cell in cells]
 
 
@@ -56,6 +60,7 @@ def disorder(source: Path) -> str | None:
 
 def execute(source: Path) -> nbformat.NotebookNode:
     """Run a source from top to bottom and return it with its outputs, without what changes from run to run."""
+    written(source)  # complains about what jupytext would misread
     notebook = jupytext.read(source)
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     NotebookClient(notebook, timeout=CELL_SECONDS, resources={"metadata": {"path": str(NOTEBOOKS)}}, record_timing=False).execute()

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from numpy.polynomial import legendre
+
+import jax.numpy as jnp
+from annotated_s4.hippo import hippo_legs, legs_basis, project_legs
+
+
+@pytest.fixture(autouse=True)
+def double_precision(float64):
+    """All of this file in float64."""
+
+
+def test_the_exact_four_by_four_table():
+    root3, root5, root7, root15, root21, root35 = np.sqrt([3, 5, 7, 15, 21, 35])
+    A, B = hippo_legs(4)
+    expected = -np.array([[1, 0, 0, 0], [root3, 2, 0, 0], [root5, root15, 3, 0], [root7, root21, root35, 4]])
+    np.testing.assert_allclose(A, expected, rtol=1e-15)
+    np.testing.assert_allclose(B, [1, root3, root5, root7], rtol=1e-15)
+
+
+def test_the_minus_sign_makes_it_stable():
+    A, _ = hippo_legs(16)
+    np.testing.assert_allclose(np.sort(np.linalg.eigvals(np.asarray(A)).real), -np.arange(16.0, 0, -1), atol=1e-6)
+
+
+def test_basis_is_orthonormal():
+    nodes, weights = legendre.leggauss(20)  # exact up to degree 39
+    P = np.asarray(legs_basis(20, (nodes + 1) / 2))
+    np.testing.assert_allclose((P * weights[:, None] / 2).T @ P, np.eye(20), atol=1e-13)
+    np.testing.assert_allclose(legs_basis(3, np.array([1.0, 0.0])), [[1, np.sqrt(3), np.sqrt(5)], [1, -np.sqrt(3), np.sqrt(5)]])
+
+
+def test_the_state_is_the_projection_of_the_past():
+    """Oracle: the integral of the held signal against each polynomial, by Gauss's rule on each sample."""
+    u = np.random.default_rng(0).normal(size=40)
+    x = project_legs(jnp.asarray(u), 12)
+    nodes, weights = legendre.leggauss(8)
+    for k in (0, 1, 7, 39):
+        r = (np.arange(k + 1)[:, None] + (nodes + 1) / 2) / (k + 1)
+        expected = np.einsum("i,p,ipn->n", u[: k + 1], weights / 2 / (k + 1), np.asarray(legs_basis(12, r)))
+        np.testing.assert_allclose(x[k], expected, atol=1e-13)
+
+
+def test_the_differential_equation_is_what_project_legs_solves():
+    """Oracle: a Runge-Kutta solution of x' = (A x + B u)/t between two samples."""
+    from scipy.integrate import solve_ivp
+
+    u = np.array([0.5, -1.0, 2.0])
+    x = np.asarray(project_legs(jnp.asarray(u), 6))
+    A, B = (np.asarray(M) for M in hippo_legs(6))
+    for k in (1, 2):
+        solution = solve_ivp(lambda t, x: (A @ x + B * u[k]) / t, (k, k + 1), x[k - 1], rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(x[k], solution.y[:, -1], atol=1e-8)
+
+
+@pytest.mark.parametrize("call", [lambda: hippo_legs(0), lambda: legs_basis(0, np.ones(1)), lambda: project_legs(jnp.ones(3), 0)])
+def test_a_size_below_one_is_named(call):
+    with pytest.raises(ValueError, match="at least 1.*0"):
+        call()
+
+
+def test_an_empty_signal_is_named():
+    with pytest.raises(ValueError, match=r"at least one sample.*\(0,\)"):
+        project_legs(jnp.ones(0), 4)
