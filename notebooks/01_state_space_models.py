@@ -526,6 +526,7 @@ times = step * np.arange(1, 241)
 force = np.where(times <= 6 + step / 2, 4.0, 0.0)
 Ab, Bb = discretize(A, B, step, "zoh")
 last, position = run(Ab, Bb, C, force, jnp.zeros(2))
+position = np.asarray(position)
 
 pushed = motion(times[:120], np.zeros(2), force=4.0)
 released = motion(times[:120], pushed[-1])
@@ -535,9 +536,9 @@ np.testing.assert_allclose(position, dlsim(Ab, Bb, C, force), atol=1e-12)
 np.testing.assert_allclose(last, closed[-1], atol=1e-12)
 
 trapezoid = run(*discretize(A, B, step, "bilinear"), C, force, jnp.zeros(2))[1]
-print(f"highest point: {float(position.max()):.2f}")
+print(f"highest point: {position.max():.2f}")
 print(f"largest error: zero-order hold below 1e-12, bilinear {np.abs(trapezoid - closed[:, 0]).max():.4f}")
-assert abs(float(position.max()) - 1.73) < 0.005
+assert abs(position.max() - 1.73) < 0.005
 
 # %%
 figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 3.4), height_ratios=(1, 1.6))
