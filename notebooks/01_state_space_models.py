@@ -14,7 +14,7 @@
 # **A system changes at every moment, a network sees one number after another. How does a differential equation become a recurrence, and what is lost on the way?**
 #
 # This chapter starts from a mass on a spring and ends with four ways to turn any linear system into a step that a program can run, each derived, measured and told apart from the others.
-# It needs linear algebra and the derivative of a product. What JAX does is said where it is first used; the [primer](../book/primer.md) has the rest.
+# It needs linear algebra and the derivative of a product. What JAX does is said where it is first used; the [primer](00_primer.ipynb) has the rest.
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
 # Setup. In a clone and after `pip install` the package is found; in Colab what is missing is installed, JAX never.
@@ -89,9 +89,13 @@ plotting.use_style()
 # This is a **state space model**: $u$ goes in, $y$ comes out, and what lies between them is the state. $A$ says how the state changes by itself, $B$ how the input enters it, $C$ how the output is read from it. A longer state makes a larger $A$, and nothing else changes.
 # In code all three are arrays, $B$ and $C$ both of shape `(N,)`.
 
+
 # %%
 def spring(frequency, damping):
-    """q'' = -frequency^2 q - 2 damping q' + u  as  x' = A x + B u, y = C x.   ->  A (2, 2), B (2,), C (2,)"""
+    """q'' = -frequency^2 q - 2 damping q' + u  as  x' = A x + B u,  y = C x.
+
+    ->  A (2, 2), B (2,), C (2,)
+    """
     A = jnp.array([[0.0, 1.0], [-(frequency**2), -2 * damping]])
     return A, jnp.array([0.0, 1.0]), jnp.array([1.0, 0.0])
 
@@ -101,7 +105,9 @@ A, B, C = spring(frequency, damping)
 
 q, velocity, u = 0.3, -1.0, 0.5
 acceleration = -(frequency**2) * q - 2 * damping * velocity + u
-np.testing.assert_allclose(A @ jnp.array([q, velocity]) + B * u, [velocity, acceleration], atol=1e-15)
+np.testing.assert_allclose(
+    A @ jnp.array([q, velocity]) + B * u, [velocity, acceleration], atol=1e-15
+)
 
 # %% [markdown]
 # Before we solve anything, a guess. With $\omega_0 = 2$ and no friction the motion would be a cosine of $2t$: one swing takes $2\pi/2$, about 3.1 seconds. With friction the swings shrink. If they do so like $e^{-\gamma t}$, then with $\gamma = 0.2$
@@ -149,21 +155,28 @@ dense_A, dense_B, dense_C = (np.asarray(M) for M in (A, B, C))
 
 
 def state_at(t, x_start, u):
-    """x(t) = e^{tA} x(0) + integral_0^t e^{age A} B u(t - age) d age, with 40 Gauss points.   ->  (2,)"""
-    nodes, weights = np.polynomial.legendre.leggauss(40)
+    """x(t) = e^{tA} x(0) + integral_0^t e^{age A} B u(t - age) d age.   ->  (2,)"""
+    nodes, weights = np.polynomial.legendre.leggauss(40)  # on [-1, 1]
     ages = t * (nodes + 1) / 2
-    pieces = [w * scipy.linalg.expm(age * dense_A) @ dense_B * u(t - age) for w, age in zip(weights, ages, strict=True)]
-    return scipy.linalg.expm(t * dense_A) @ x_start + t / 2 * sum(pieces)
+    entered = [scipy.linalg.expm(age * dense_A) @ dense_B * u(t - age) for age in ages]
+    return scipy.linalg.expm(t * dense_A) @ x_start + t / 2 * weights @ np.array(
+        entered
+    )
 
 
 def push(t):
     return np.sin(3 * t)
 
 
+def slope(t, x):
+    return dense_A @ x + dense_B * push(t)
+
+
 x_start = np.array([1.0, 0.0])
-solver = scipy.integrate.solve_ivp(lambda t, x: dense_A @ x + dense_B * push(t), (0, 5), x_start, rtol=1e-11, atol=1e-12)
-np.testing.assert_allclose(state_at(5.0, x_start, push), solver.y[:, -1], atol=1e-8)
-print("position after five seconds:", f"{state_at(5.0, x_start, push)[0]:.3f}")
+solver = scipy.integrate.solve_ivp(slope, (0, 5), x_start, rtol=1e-11, atol=1e-12)
+by_formula = state_at(5.0, x_start, push)
+np.testing.assert_allclose(by_formula, solver.y[:, -1], atol=1e-8)
+print(f"position after five seconds: {by_formula[0]:.3f}")
 
 # %% [markdown]
 # ### The spring in closed form
@@ -196,26 +209,45 @@ print("position after five seconds:", f"{state_at(5.0, x_start, push)[0]:.3f}")
 # $$ x(t) = x_{\text{rest}} + e^{tA} \left( x(0) - x_{\text{rest}} \right) . $$ (ssm-step-force)
 
 # %%
+damped_frequency = np.sqrt(frequency**2 - damping**2)
+
+
 def motion(t, x_start, force=0.0):
-    """x(t) = x_rest + e^{tA} (x(0) - x_rest) of the spring, in closed form.   t: (L,)  ->  (L, 2)"""
-    damped_frequency = np.sqrt(frequency**2 - damping**2)
+    """x(t) = x_rest + e^{tA} (x(0) - x_rest), the spring.   t: (L,)  ->  (L, 2)"""
     rest = np.array([force / frequency**2, 0.0])
-    rotation = dense_A + damping * np.eye(2)
-    cosine, sine = np.cos(damped_frequency * t), np.sin(damped_frequency * t) / damped_frequency
-    return rest + np.exp(-damping * t)[:, None] * (np.outer(cosine, x_start - rest) + np.outer(sine, rotation @ (x_start - rest)))
+    away = x_start - rest
+    turned = (dense_A + damping * np.eye(2)) @ away / damped_frequency
+    angle = damped_frequency * t
+    swing = np.outer(np.cos(angle), away) + np.outer(np.sin(angle), turned)
+    return rest + np.exp(-damping * t)[:, None] * swing
 
 
 times = np.linspace(0, 12, 241)
 by_expm = np.array([scipy.linalg.expm(t * dense_A) @ x_start for t in times])
 np.testing.assert_allclose(motion(times, x_start), by_expm, atol=1e-12)
-np.testing.assert_allclose(motion(np.array([5.0]), x_start, force=1.5)[0], state_at(5.0, x_start, lambda t: 1.5), atol=1e-12)
-print(f"one swing takes {2 * np.pi / np.sqrt(frequency**2 - damping**2):.2f} s; after 5 s the envelope is at {np.exp(-damping * 5):.2f}")
+after_push = state_at(5.0, x_start, lambda t: 1.5)
+np.testing.assert_allclose(
+    motion(np.array([5.0]), x_start, 1.5)[0], after_push, atol=1e-12
+)
+print(f"one swing takes {2 * np.pi / damped_frequency:.2f} s")
+print(f"after 5 s the envelope is at {np.exp(-damping * 5):.2f}")
 
 # %%
 figure, axes = plt.subplots()
 axes.plot(times, motion(times, x_start)[:, 0], label="pulled to 1 and let go")
-axes.plot(times, motion(times, np.zeros(2), force=2.0)[:, 0], label="pushed with a force of 2 from rest")
-axes.plot(times, np.exp(-damping * times), color="grey", linestyle=":", linewidth=1.2, label="envelope of the first")
+axes.plot(
+    times,
+    motion(times, np.zeros(2), force=2.0)[:, 0],
+    label="pushed with a force of 2 from rest",
+)
+axes.plot(
+    times,
+    np.exp(-damping * times),
+    color="grey",
+    linestyle=":",
+    linewidth=1.2,
+    label="envelope of the first",
+)
 axes.plot(times, -np.exp(-damping * times), color="grey", linestyle=":", linewidth=1.2)
 axes.set(xlabel="time t in seconds", ylabel="position q", ylim=(-1.1, 1.75))
 axes.legend(loc="upper right", ncols=2)
@@ -255,11 +287,32 @@ above.stairs(held, edges, baseline=None, linewidth=1.8)
 for k, u_k in enumerate(held):
     above.text(edges[k] + step / 2, u_k + 0.25, f"$u_{k}$", ha="center")
 above.set(ylabel="input u", ylim=(-1.6, 4.2))
-below.plot(np.concatenate([k * step + fine for k in range(len(held))]), np.concatenate(pieces)[:, 0], label="q(t)")
-below.plot(edges[1:], [piece[-1, 0] for piece in pieces], "o", color="black", label="$y_k = q(t_k)$")
+below.plot(
+    np.concatenate([k * step + fine for k in range(len(held))]),
+    np.concatenate(pieces)[:, 0],
+    label="q(t)",
+)
+below.plot(
+    edges[1:],
+    [piece[-1, 0] for piece in pieces],
+    "o",
+    color="black",
+    label="$y_k = q(t_k)$",
+)
 for k, piece in enumerate(pieces):
-    below.annotate(f"$y_{k}$", (edges[k + 1], piece[-1, 0]), xytext=(7, 5) if k in (2, 6) else (-3, -16), textcoords="offset points")
-below.set(xlabel="time t in seconds", ylabel="position q", xticks=edges, ylim=(-0.85, 1.4), xlim=(-0.1, 4.5))
+    below.annotate(
+        f"$y_{k}$",
+        (edges[k + 1], piece[-1, 0]),
+        xytext=(7, 5) if k in (2, 6) else (-3, -16),
+        textcoords="offset points",
+    )
+below.set(
+    xlabel="time t in seconds",
+    ylabel="position q",
+    xticks=edges,
+    ylim=(-0.85, 1.4),
+    xlim=(-0.1, 4.5),
+)
 below.legend(loc="upper right", ncols=2)
 plotting.show(
     figure,
@@ -277,7 +330,7 @@ plotting.show(
 # On the right is the area under the curve $x'(t)$, over an interval of the width $\Delta$. The trouble is that $x(t)$ inside the step is what we do not know. Each method below is an answer to one question: *which height do we give this area?*
 
 # %%
-start, end = np.array([0.9, 1.7])
+start, end = 0.9, 1.7
 shown, inside = np.linspace(0.6, 2.0, 80), np.linspace(start, end, 40)
 
 
@@ -293,9 +346,22 @@ heights = {
 }
 figure, panels = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(6.4, 4.2))
 for axes, (name, height) in zip(panels.flat, heights.items(), strict=True):
-    axes.fill_between(inside, height, color="#56B4E9", alpha=0.35, hatch="///", edgecolor="#0072B2", linewidth=1.2)
+    axes.fill_between(
+        inside,
+        height,
+        color="#56B4E9",
+        alpha=0.35,
+        hatch="///",
+        edgecolor="#0072B2",
+        linewidth=1.2,
+    )
     axes.plot(shown, speed(shown), color="black", linestyle="-")
-    axes.set(xticks=[start, end], xticklabels=["$t_{k-1}$", "$t_k$"], ylim=(0, 3.4), yticks=[])
+    axes.set(
+        xticks=[start, end],
+        xticklabels=["$t_{k-1}$", "$t_k$"],
+        ylim=(0, 3.4),
+        yticks=[],
+    )
     axes.text(0.03, 0.97, name, transform=axes.transAxes, va="top")
     axes.grid(False)
 for axes in panels[:, 0]:
@@ -307,6 +373,8 @@ plotting.show(
 )
 
 # %% [markdown]
+# Each of the four functions below takes `A` of shape `(N, N)`, `B` of shape `(N,)` and the step.
+#
 # **Euler** takes the height at the left end, where $x = x_{k-1}$ is known:
 #
 # $$ \begin{aligned}
@@ -314,9 +382,10 @@ plotting.show(
 # &= \left( I + \Delta A \right) x_{k-1} + \Delta B\, u_k .
 # \end{aligned} $$ (ssm-euler)
 
+
 # %%
 def euler(A, B, step):
-    """Ab = I + step A,  Bb = step B.   A: (N, N), B: (N,)  ->  (N, N), (N,)"""
+    """Ab = I + step A,  Bb = step B.   ->  (N, N), (N,)"""
     return jnp.eye(len(A)) + step * A, step * B
 
 
@@ -331,9 +400,10 @@ def euler(A, B, step):
 #
 # `jnp.linalg.solve(left, right)` is `left`$^{-1}$ `right`, computed without forming the inverse first.
 
+
 # %%
 def backward_euler(A, B, step):
-    """Ab = (I - step A)^-1,  Bb = (I - step A)^-1 step B.   A: (N, N), B: (N,)  ->  (N, N), (N,)"""
+    """Ab = (I - step A)^-1,  Bb = (I - step A)^-1 step B.   ->  (N, N), (N,)"""
     identity = jnp.eye(len(A))
     left = identity - step * A
     return jnp.linalg.solve(left, identity), jnp.linalg.solve(left, step * B)
@@ -351,12 +421,13 @@ def backward_euler(A, B, step):
 #
 # It is the method of S4 {cite:p}`gu2022s4`, and signal processing knows it as Tustin's {cite:p}`astrom1997control`.
 
+
 # %%
 def bilinear(A, B, step):
-    """Ab = (I - step/2 A)^-1 (I + step/2 A),  Bb = (I - step/2 A)^-1 step B.   A: (N, N), B: (N,)  ->  (N, N), (N,)"""
+    """Ab = (I - step/2 A)^-1 (I + step/2 A),  Bb = (I - step/2 A)^-1 step B."""
     identity = jnp.eye(len(A))
-    left = identity - step / 2 * A
-    return jnp.linalg.solve(left, identity + step / 2 * A), jnp.linalg.solve(left, step * B)
+    left, right = identity - step / 2 * A, identity + step / 2 * A
+    return jnp.linalg.solve(left, right), jnp.linalg.solve(left, step * B)
 
 
 # %% [markdown]
@@ -378,7 +449,7 @@ def bilinear(A, B, step):
 # $$ \begin{pmatrix} A & B \\ 0 & 0 \end{pmatrix}^{\!2} = \begin{pmatrix} A^2 & A B \\ 0 & 0 \end{pmatrix}, \qquad
 # \begin{pmatrix} A & B \\ 0 & 0 \end{pmatrix}^{\!3} = \begin{pmatrix} A^3 & A^2 B \\ 0 & 0 \end{pmatrix}, \;\dots $$
 #
-# and the series of the exponential has upstairs, on the left, $I + \Delta A + \frac12 \Delta^2 A^2 + \dots = e^{\Delta A}$, and on the right
+# and the series of the exponential has in its upper row, on the left, $I + \Delta A + \frac12 \Delta^2 A^2 + \dots = e^{\Delta A}$, and on the right
 #
 # $$ \begin{aligned}
 # \Delta B + \tfrac12 \Delta^2 A B + \tfrac16 \Delta^3 A^2 B + \dots
@@ -388,9 +459,10 @@ def bilinear(A, B, step):
 #
 # Both arrays stand in the upper rows of one exponential, and no inverse is needed.
 
+
 # %%
 def zoh(A, B, step):
-    """exp(step [[A, B], [0, 0]]) = [[Ab, Bb], [0, 1]].   A: (N, N), B: (N,)  ->  (N, N), (N,)"""
+    """exp(step [[A, B], [0, 0]]) = [[Ab, Bb], [0, 1]].   ->  Ab (N, N), Bb (N,)"""
     N = len(A)
     block = jnp.zeros((N + 1, N + 1)).at[:N, :N].set(A).at[:N, N].set(B)
     power = jax.scipy.linalg.expm(step * block)
@@ -403,11 +475,14 @@ def zoh(A, B, step):
 # The four under one name, as the package has them:
 
 # %%
-methods = {"euler": euler, "backward_euler": backward_euler, "bilinear": bilinear, "zoh": zoh}
+methods = {f.__name__: f for f in (euler, backward_euler, bilinear, zoh)}
 
 
 def discretize(A, B, step, method="bilinear"):
-    """Ab, Bb of x_k = Ab x_{k-1} + Bb u_k.   A: (N, N), B: (N,), step: in the time unit of A  ->  (N, N), (N,)"""
+    """Ab (N, N) and Bb (N,) of x_k = Ab x_{k-1} + Bb u_k.
+
+    A: (N, N), B: (N,), step: a number, in the time unit of A
+    """
     return methods[method](A, B, step)
 
 
@@ -432,18 +507,27 @@ np.testing.assert_allclose(Bb, [0.6**2 / 2, 0.6], atol=1e-15)
 generator = np.random.default_rng(0)
 random_A = jnp.array(generator.normal(size=(5, 5)) - 3 * np.eye(5))
 random_B, random_C = (jnp.array(generator.normal(size=5)) for _ in range(2))
-scipys_name = {"euler": "euler", "backward_euler": "backward_diff", "bilinear": "bilinear", "zoh": "zoh"}
+scipys_names = ["euler", "backward_diff", "bilinear", "zoh"]
+
+
+def for_scipy(A, B, C):
+    """A, B, C and a zero D as SciPy wants them: B a column, C a row."""
+    A, B, C = (np.asarray(M) for M in (A, B, C))
+    return A, B[:, None], C[None, :], np.zeros((1, 1))
+
 
 for system in [(A, B, C), (random_A, random_B, random_C)]:
-    a, b, c = (np.asarray(M) for M in system)
-    for method in methods:
+    a, b, _, _ = for_scipy(*system)
+    for method, scipys_name in zip(methods, scipys_names, strict=True):
         Ab, Bb = discretize(*system[:2], 0.1, method)
-        for ours, package in zip((Ab, Bb), ssm.discretize(*system[:2], 0.1, method), strict=True):
-            np.testing.assert_allclose(ours, package, atol=1e-14)
-        scipys = scipy.signal.cont2discrete((a, b[:, None], c[None, :], np.zeros((1, 1))), 0.1, scipys_name[method])
+        packages_Ab, packages_Bb = ssm.discretize(*system[:2], 0.1, method)
+        np.testing.assert_allclose(Ab, packages_Ab, atol=1e-14)
+        np.testing.assert_allclose(Bb, packages_Bb, atol=1e-14)
+        scipys = scipy.signal.cont2discrete(for_scipy(*system), 0.1, scipys_name)
         np.testing.assert_allclose(Ab, scipys[0], atol=1e-13)
         np.testing.assert_allclose(Bb, scipys[1][:, 0], atol=1e-13)
-    np.testing.assert_allclose(Bb, np.linalg.solve(a, (scipy.linalg.expm(0.1 * a) - np.eye(len(a))) @ b), atol=1e-13)
+    with_inverse = np.linalg.solve(a, (scipy.linalg.expm(0.1 * a) - np.eye(len(a))) @ b)
+    np.testing.assert_allclose(Bb, with_inverse[:, 0], atol=1e-13)
 print("two systems, four methods: chapter = package = SciPy")
 
 # %% [markdown]
@@ -452,9 +536,13 @@ print("two systems, four methods: chapter = package = SciPy")
 # How do we run it over a whole sequence? The recurrence {eq}`ssm-recurrence` is a loop, and in NumPy it is one line inside a `for`. JAX has that loop as a function: `jax.lax.scan(advance, x, u)` calls `x, y_k = advance(x, u_k)` for each `u_k` in turn,
 # hands the state from call to call, and returns the last state together with all `y_k`, stacked.
 
+
 # %%
 def recurrence(Ab, Bb, C, u, x):
-    """x_k = Ab x_{k-1} + Bb u_k,  y_k = C x_k.   u: (L,), x before u_0: (N,)  ->  last state (N,), y (L,)"""
+    """x_k = Ab x_{k-1} + Bb u_k,  y_k = C x_k.
+
+    u: (L,), x: the state before u_0 (N,)  ->  the last state (N,), y (L,)
+    """
 
     def advance(x, u_k):
         x = Ab @ x + Bb * u_k
@@ -490,22 +578,25 @@ np.testing.assert_allclose(y, packages_y, atol=1e-13)
 np.testing.assert_allclose(last, packages_last, atol=1e-13)
 
 # %% [markdown]
-# ````{warning} Trap: SciPy's input arrives one step late
+# ````{admonition} Trap: SciPy's input arrives one step late
+# :class: warning
+#
 # `scipy.signal.dlsim` computes $y_k = C x_k$ *before* $x_{k+1} = \bar A x_k + \bar B u_k$: its $u_k$ reaches the output only at $k+1$. With $\bar A = \frac12$, $\bar B = C = 1$ and the input $1, 0, 0$ our recurrence gives $1, \frac12, \frac14$, and `dlsim` gives $0, 1, \frac12$.
 # Both are right about their own convention. Compared entry by entry they look like a bug, as large as the signal itself. To line them up, give `dlsim` one more input at the end, any number, and drop its first output. (Its argument `x0` is the state before the first input, our $x_{-1}$.)
 # ````
 
+
 # %%
 def dlsim(Ab, Bb, C, u, x=None):
-    """scipy.signal.dlsim in this book's convention: its y_{k+1} is our y_k.   u: (L,)  ->  y (L,)"""
-    ab, bb, c = (np.asarray(M) for M in (Ab, Bb, C))
-    system = (ab, bb[:, None], c[None, :], np.zeros((1, 1)), 1.0)
-    return scipy.signal.dlsim(system, np.append(u, 0.0)[:, None], x0=x)[1][1:, 0]
+    """y_k = (scipy.signal.dlsim's y_{k+1}).   u: (L,), x before u_0: (N,)  ->  y (L,)"""
+    longer = np.append(u, 0.0)[:, None]
+    return scipy.signal.dlsim((*for_scipy(Ab, Bb, C), 1.0), longer, x0=x)[1][1:, 0]
 
 
-half, one, impulse = np.full((1, 1), 0.5), np.ones((1, 1)), np.array([1.0, 0.0, 0.0])
-late = scipy.signal.dlsim((half, one, one, 0 * one, 1.0), impulse[:, None])[1][:, 0]
-ours = run(half, one[0], one[0], impulse, jnp.zeros(1))[1]
+tiny = (np.full((1, 1), 0.5), np.ones(1), np.ones(1))  # Ab, Bb, C
+impulse = np.array([1.0, 0.0, 0.0])
+late = scipy.signal.dlsim((*for_scipy(*tiny), 1.0), impulse[:, None])[1][:, 0]
+ours = run(*tiny, impulse, jnp.zeros(1))[1]
 print("dlsim as it comes:", [f"{value:.2f}" for value in late])
 print("this book:        ", [f"{value:.2f}" for value in np.asarray(ours)])
 assert np.array_equal(late, [0, 1, 0.5]) and np.array_equal(ours, [1, 0.5, 0.25])
@@ -537,7 +628,8 @@ np.testing.assert_allclose(last, closed[-1], atol=1e-12)
 
 trapezoid = run(*discretize(A, B, step, "bilinear"), C, force, jnp.zeros(2))[1]
 print(f"highest point: {position.max():.2f}")
-print(f"largest error: zero-order hold below 1e-12, bilinear {np.abs(trapezoid - closed[:, 0]).max():.4f}")
+error = np.abs(trapezoid - closed[:, 0]).max()
+print(f"largest error: zero-order hold below 1e-12, bilinear {error:.4f}")
 assert abs(position.max() - 1.73) < 0.005
 
 # %%
@@ -548,14 +640,20 @@ above.axvline(-2.0, color="black", linewidth=5)
 above.axvline(0, color="grey", linestyle=":", linewidth=1)
 (coil,) = above.plot([], [], color="#0072B2", linestyle="-", linewidth=1.2)
 (mass,) = above.plot([], [], "s", color="#D55E00", markersize=20)
-arrow = above.annotate("", (0, 0), (0, 0), arrowprops={"arrowstyle": "-|>", "linewidth": 2})
+arrow = above.annotate(
+    "", (0, 0), (0, 0), arrowprops={"arrowstyle": "-|>", "linewidth": 2}
+)
 label = above.text(-1.9, 0.55, "")
 above.set(xlim=(-2.05, 2.4), ylim=(-0.6, 0.9), yticks=[])
 above.grid(False)
 below.axhline(1, xmax=0.5, color="grey", linestyle=":", linewidth=1)
-below.plot(times, closed[:, 0], color="grey", linestyle=":", linewidth=1.2, label="closed form")
+below.plot(
+    times, closed[:, 0], color="grey", linestyle=":", linewidth=1.2, label="closed form"
+)
 (trace,) = below.plot([], [], ".", color="#0072B2", markersize=4, label="recurrence")
-below.set(xlabel="time t in seconds", ylabel="position q", xlim=(0, 12), ylim=(-1.2, 2.1))
+below.set(
+    xlabel="time t in seconds", ylabel="position q", xlim=(0, 12), ylim=(-1.2, 2.1)
+)
 below.legend(loc="upper right", ncols=2)
 figure.draw_without_rendering()
 figure.set_layout_engine("none")  # the layout is found once and stays
@@ -569,7 +667,9 @@ def draw(frame):
     arrow.set_visible(force[k] > 0)
     arrow.set_position((q + 0.15, 0))
     arrow.xy = (q + 0.85, 0)
-    label.set_text(f"t = {times[k]:.2f} s, " + ("force 4" if force[k] > 0 else "no force"))
+    label.set_text(
+        f"t = {times[k]:.2f} s, " + ("force 4" if force[k] > 0 else "no force")
+    )
     trace.set_data(times[: k + 1], position[: k + 1])
 
 
@@ -612,35 +712,44 @@ factors = {
 }
 eigenvalues = np.linalg.eigvals(np.asarray(random_A))
 for method, factor in factors.items():
-    of_the_matrix = np.linalg.eigvals(np.asarray(discretize(random_A, random_B, 0.3, method)[0]))
-    np.testing.assert_allclose(np.sort_complex(of_the_matrix), np.sort_complex(factor(0.3 * eigenvalues)), atol=1e-10)
-assert abs(factors["backward_euler"](3.0)) == 0.5 and np.exp(3.0) > 20  # it calms what explodes
+    Ab, _ = discretize(random_A, random_B, 0.3, method)
+    of_the_matrix = np.sort_complex(np.linalg.eigvals(np.asarray(Ab)))
+    predicted = np.sort_complex(factor(0.3 * eigenvalues))
+    np.testing.assert_allclose(of_the_matrix, predicted, atol=1e-10)
+# Backward Euler calms what really explodes:
+assert abs(factors["backward_euler"](3.0)) == 0.5 and np.exp(3.0) > 20
 
 # %%
-spring_eigenvalue = np.linalg.eigvals(dense_A)
+spring_eigenvalues = np.linalg.eigvals(dense_A)
 real, imaginary = np.meshgrid(np.linspace(-3.2, 3.2, 321), np.linspace(-2.2, 2.2, 221))
-names = {"euler": "Euler", "backward_euler": "backward Euler", "bilinear": "bilinear", "zoh": "zero-order hold"}
-texts = {"euler": (-1.35, 1.6), "backward_euler": (-2.0, 1.0), "bilinear": (-2.0, 1.6), "zoh": (-2.0, 1.6)}  # where |g| < 1 and > 1
+names = dict(zip(methods, ["Euler", "backward Euler", "bilinear", "zero-order hold"]))
+places = [(-1.35, 1.6), (-2.0, 1.05), (-2.0, 1.6), (-2.0, 1.6)]  # for two labels
+card = {"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 1.5}
+
 figure, panels = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(6.4, 4.8))
-for axes, (method, factor) in zip(panels.flat, factors.items(), strict=True):
+for axes, method, place in zip(panels.flat, methods, places, strict=True):
     with np.errstate(divide="ignore", invalid="ignore"):
-        size = np.abs(factor(real + 1j * imaginary))
-    axes.contourf(real, imaginary, size, levels=[0, 1], colors=["#56B4E9"], alpha=0.35, hatches=["///"])
-    axes.contour(real, imaginary, size, levels=[1], colors="#0072B2", linewidths=1.8)
+        g = np.abs(factors[method](real + 1j * imaginary))
+    plane = real, imaginary, g
+    axes.contourf(
+        *plane, levels=[0, 1], colors=["#56B4E9"], alpha=0.35, hatches=["///"]
+    )
+    axes.contour(*plane, levels=[1], colors="#0072B2", linewidths=1.8)
     axes.axvline(0, color="black", linestyle="-", linewidth=0.8)
-    for size_of_step, marker in [(0.5, "o"), (0.05, "s")]:
-        scaled = size_of_step * spring_eigenvalue
-        axes.plot(scaled.real, scaled.imag, marker, color="#D55E00", markeredgecolor="black", linestyle="none", label=f"spring, step {size_of_step}")
-    axes.text(0.03, 0.96, names[method], transform=axes.transAxes, va="top", weight="bold", bbox={"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 1.5})
-    for text, place in zip(["|g| < 1", "|g| > 1"], texts[method], strict=True):
-        axes.text(place, -0.05, text, ha="center", va="center", fontsize=8, bbox={"facecolor": "#fbfaf7", "edgecolor": "none", "pad": 1.5})
+    for step, marker in [(0.5, "o"), (0.05, "s")]:
+        ours, label = step * spring_eigenvalues, f"spring, step {step}"
+        style = {"color": "#D55E00", "markeredgecolor": "black", "label": label}
+        axes.plot(ours.real, ours.imag, marker, **style)
+    axes.text(-3, 1.8, names[method], weight="bold", bbox=card)
+    axes.text(place[0], 0, "|g| < 1", ha="center", va="center", bbox=card)
+    axes.text(place[1], 0, "|g| > 1", ha="center", va="center", bbox=card)
     axes.set_aspect("equal")
     axes.grid(False)
+panels[0, 0].legend(loc="lower right", fontsize=8, handletextpad=0.1)
 for axes in panels[1]:
     axes.set_xlabel(r"real part of $\Delta\lambda$")
 for axes in panels[:, 0]:
     axes.set_ylabel("imaginary part")
-panels[0, 0].legend(loc="lower right", fontsize=8, handletextpad=0.1)
 plotting.show(
     figure,
     "Four complex planes of step times eigenvalue; where a method's factor is below 1 in size the plane is hatched. Euler: only a disc of radius 1 about -1. Backward Euler: everything outside a disc of radius 1 about +1. "
@@ -660,17 +769,19 @@ step, steps = 0.5, 60
 sizes = {}
 for method in methods:
     ab = np.asarray(discretize(A, B, step, method)[0])
-    assert np.isclose(np.abs(np.linalg.eigvals(ab)).max(), np.abs(factors[method](step * spring_eigenvalue)).max())
+    g = np.abs(factors[method](step * spring_eigenvalues)).max()
+    assert np.isclose(np.abs(np.linalg.eigvals(ab)).max(), g)
     x, sizes[method] = x_start, [1.0]
     for _ in range(steps):
         x = ab @ x
         sizes[method].append(np.linalg.norm(x))
-    print(f"{method:15s} |g| = {np.abs(factors[method](step * spring_eigenvalue)).max():.3f}")
+    print(f"{method:15s} |g| = {g:.3f}")
 
 assert sizes["euler"][-1] > 1e6
 assert all(sizes[method][-1] < 0.02 for method in ("backward_euler", "bilinear", "zoh"))
 first = int(np.argmax(np.array(sizes["euler"]) > 1e6))
-print(f"Euler passes a million at step {first}; the spring itself is then at {np.exp(-damping * step * first):.3f}")
+envelope = np.exp(-damping * step * first)
+print(f"Euler passes a million at step {first}; the envelope is then at {envelope:.3f}")
 assert 44 <= first <= 48
 
 # %%
@@ -714,8 +825,10 @@ plotting.show(
 
 # %%
 scaled = 0.001
-for method, power, share in [("euler", 2, -1 / 2), ("backward_euler", 2, 1 / 2), ("bilinear", 3, 1 / 12)]:
-    assert np.isclose((factors[method](scaled) - np.exp(scaled)) / scaled**power, share, rtol=5e-3)
+shares = {"euler": (-1 / 2, 2), "backward_euler": (1 / 2, 2), "bilinear": (1 / 12, 3)}
+for method, (share, power) in shares.items():
+    error = factors[method](scaled) - np.exp(scaled)
+    assert np.isclose(error, share * scaled**power, rtol=5e-3)
 
 # %% [markdown]
 # That was a free response: no input. With a *held* input nothing new can happen. Held, the input is one more entry of the state, and each method, applied to the larger system {eq}`ssm-block`, gives back its own $\bar A$ and $\bar B$ in the upper rows. For zero-order hold that is how we computed them. Check the other three, and the case is closed: the orders are the same.
@@ -725,7 +838,9 @@ block = jnp.zeros((3, 3)).at[:2, :2].set(A).at[:2, 2].set(B)
 for method in ("euler", "backward_euler", "bilinear"):
     Ab, Bb = discretize(A, B, 0.3, method)
     larger, _ = discretize(block, jnp.zeros(3), 0.3, method)
-    np.testing.assert_allclose(larger, jnp.zeros((3, 3)).at[:2, :2].set(Ab).at[:2, 2].set(Bb).at[2, 2].set(1.0), atol=1e-14)
+    np.testing.assert_allclose(larger[:2, :2], Ab, atol=1e-14)
+    np.testing.assert_allclose(larger[:2, 2], Bb, atol=1e-14)
+    np.testing.assert_allclose(larger[2], [0, 0, 1], atol=1e-14)
 
 # %% [markdown]
 # The third case is another matter. Let $u(t) = \sin 3t$ be smooth, and let $u_k = u(t_k)$ be its **samples**. Now nobody holds the input. What should come out?
@@ -735,10 +850,10 @@ for method in ("euler", "backward_euler", "bilinear"):
 #
 # $$ y_k \approx y\!\left( t_k + \tfrac{\Delta}{2} \right) \approx y(t_k) + \tfrac{\Delta}{2}\, y'(t_k) . $$ (ssm-early)
 #
-# That is an error of first order, whatever is done with $A$. Not even zero-order hold escapes: it is exact for the held input, and the held input is not the one that we have. And the cure can be read off: feed it the mean of the two samples at the ends of the step, $\frac12 (u_{k-1} + u_k)$,
+# That is an error of first order, whatever is done with $A$. Euler and backward Euler have an error of first order already and get a second one. Not even zero-order hold escapes: it is exact for the held input, and the held input is not the one that we have. And the cure can be read off: feed it the mean of the two samples at the ends of the step, $\frac12 (u_{k-1} + u_k)$,
 # which is the middle up to terms in $\Delta^2$. (It is also the trapezoid rule, if one puts $u(t_{k-1})$ and $u(t_k)$ at the two ends when the area is taken.)
 #
-# So the prediction is this. Free response: 1, 1, 2, exact. Held input: 1, 1, 2, exact. Sampled input: 1, 1, 1, 1. Means of two samples: 2 for bilinear and for the hold. Now measure. The exact outputs, every quarter of a second for four seconds, come from `scipy.linalg.expm`:
+# So the prediction is this. Free response: 1, 1, 2, exact. Held input: 1, 1, 2, exact. Sampled input: 1, 1, 1, 1. Means of two samples: 1, 1, 2, 2. Now measure. The exact outputs, every quarter of a second for four seconds, come from `scipy.linalg.expm`:
 #
 # * free: $C e^{tA} x(0)$;
 # * held: random forces, held for a quarter of a second each. The *step* divides the quarter while the input stays the same; for each quarter, the form with $A^{-1}$ from above;
@@ -748,7 +863,8 @@ for method in ("euler", "backward_euler", "bilinear"):
 quarters = 0.25 * np.arange(1, 17)
 forces = generator.normal(size=16)
 
-exact = {"free": np.array([dense_C @ scipy.linalg.expm(t * dense_A) @ x_start for t in quarters])}
+free = [dense_C @ scipy.linalg.expm(t * dense_A) @ x_start for t in quarters]
+exact = {"free": np.array(free)}
 
 carry = scipy.linalg.expm(0.25 * dense_A)
 enter = np.linalg.solve(dense_A, (carry - np.eye(2)) @ dense_B)
@@ -757,13 +873,16 @@ for u_k in forces:
     x = carry @ x + enter * u_k
     exact["held"].append(dense_C @ x)
 
-driven = np.block([[dense_A, np.outer(dense_B, [1, 0])], [np.zeros((2, 2)), np.array([[0, 3], [-3, 0]])]])
-exact_states = np.array([scipy.linalg.expm(t * driven) @ np.array([0, 0, 0, 1.0]) for t in quarters])
+turn = np.array([[0, 3], [-3, 0]])
+driven = np.block([[dense_A, np.outer(dense_B, [1, 0])], [np.zeros((2, 2)), turn]])
+at_zero = np.array([0, 0, 0, 1.0])  # spring at rest, sin 0, cos 0
+exact_states = np.array([scipy.linalg.expm(t * driven) @ at_zero for t in quarters])
 exact["sampled"] = exact["means"] = exact_states[:, 0]
+
 
 # %%
 def inputs(case, per_quarter):
-    """The input sequence of a case with so many steps in each quarter of a second.   ->  u (16 per_quarter,)"""
+    """The inputs of a case, so many a quarter of a second.  ->  (16 per_quarter,)"""
     t = 0.25 / per_quarter * np.arange(16 * per_quarter + 1)  # 0 and all t_k
     sine = np.sin(3 * t)
     return {
@@ -781,10 +900,11 @@ for case in exact:
         errors[case, method] = []
         for m in per_quarter:
             Ab, Bb = discretize(A, B, 0.25 / m, method)
-            start = jnp.array(x_start if case == "free" else np.zeros(2))
-            y = run(Ab, Bb, C, inputs(case, m), start)[1]
-            errors[case, method].append(np.abs(np.asarray(y)[m - 1 :: m] - exact[case]).max())
-        slopes[case, method] = np.polyfit(np.log(0.25 / per_quarter), np.log(errors[case, method]), 1)[0]
+            start = x_start if case == "free" else np.zeros(2)
+            y = np.asarray(run(Ab, Bb, C, inputs(case, m), start)[1])
+            errors[case, method].append(np.abs(y[m - 1 :: m] - exact[case]).max())
+        logs = np.log(0.25 / per_quarter), np.log(errors[case, method])
+        slopes[case, method] = np.polyfit(*logs, 1)[0]
 
 # %%
 expected = {
@@ -806,29 +926,51 @@ for method in methods:
     print(row)
 
 # The prediction of half a step, with the finest step: y' is the exact velocity.
-early = 0.25 / per_quarter[-1] / 2 * exact_states[:, 1]
+finest = 0.25 / 256
+early = finest / 2 * exact_states[:, 1]
 for method in ("bilinear", "zoh"):
-    y = run(*discretize(A, B, 0.25 / 256, method), C, inputs("sampled", 256), jnp.zeros(2))[1]
-    assert np.abs(np.asarray(y)[255::256] - exact["sampled"] - early).max() < 0.01 * np.abs(early).max()
+    Ab, Bb = discretize(A, B, finest, method)
+    y = np.asarray(run(Ab, Bb, C, inputs("sampled", 256), np.zeros(2))[1])
+    error = y[255::256] - exact["sampled"]
+    np.testing.assert_allclose(error, early, atol=0.01 * np.abs(early).max())
 
 # %% [markdown]
 # The prediction holds in every entry, and in the sampled case the error is half a step of $y'$, to a hundredth of itself.
 
 # %%
-titles = {"free": "(a) free response", "held": "(b) held input", "sampled": "(c) sampled input"}
+titles = {
+    "free": "(a) free response",
+    "held": "(b) held input",
+    "sampled": "(c) sampled input",
+}
 figure, panels = plt.subplots(1, 3, sharey=True, figsize=(7.2, 3.6))
 for axes, (case, title) in zip(panels, titles.items(), strict=True):
     for method, marker in zip(methods, "osv^", strict=True):
         if expected[case][method] is not None:
-            axes.loglog(0.25 / per_quarter, errors[case, method], marker=marker, markersize=5, markerfacecolor="none", label=names[method])
+            axes.loglog(
+                0.25 / per_quarter,
+                errors[case, method],
+                marker=marker,
+                markersize=5,
+                markerfacecolor="none",
+                label=names[method],
+            )
     axes.set_xlabel(r"step $\Delta$ in seconds")
     axes.text(0.04, 0.97, title, transform=axes.transAxes, va="top", weight="bold")
 for axes in panels[:2]:
     axes.text(0.3, 0.03, "zero-order hold:\nbelow 1e-12", transform=axes.transAxes)
-panels[2].loglog(0.25 / per_quarter, errors["means", "bilinear"], color="black", marker="D", markersize=4, linestyle="-", label="bilinear, means")
+panels[2].loglog(
+    0.25 / per_quarter,
+    errors["means", "bilinear"],
+    color="black",
+    marker="D",
+    markersize=4,
+    linestyle="-",
+    label="bilinear, means",
+)
 panels[0].set(ylabel="largest error of y", ylim=(1e-8, 3))
-handles = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+legend = panels[2].get_legend_handles_labels()
+figure.legend(*legend, loc="outside lower center", ncols=3)
 plotting.show(
     figure,
     "Largest error against step, both logarithmic, in three panels. Free response and held input: Euler and backward Euler fall with slope 1, bilinear with slope 2, zero-order hold is below 1e-12 and off the scale. "
@@ -836,7 +978,9 @@ plotting.show(
 )
 
 # %% [markdown]
-# ````{warning} Trap: a second-order method of first order
+# ````{admonition} Trap: a second-order method of first order
+# :class: warning
+#
 # Textbooks call the bilinear method second order. Fed with the samples of a smooth signal, one for each step, it measures as first order (slope 1.0 in panel c), and so does zero-order hold. The code is right: $u_k$ stands for a whole step and comes half a step early.
 # Means of two samples bring the second order back (slope 2.0). SciPy hides them elsewhere: its `cont2discrete(..., "bilinear")` returns the same $\bar A$ and $\bar B$ as ours but another $C$, and a direct path from $u_k$ to $y_k$ besides; these two take the mean.
 # ````
@@ -844,12 +988,12 @@ plotting.show(
 # Check the last sentence: SciPy's four arrays as they come, with plain samples, give what our recurrence gives with means.
 
 # %%
-system = (dense_A, dense_B[:, None], dense_C[None, :], np.zeros((1, 1)))
-scipys = scipy.signal.cont2discrete(system, 0.25 / 8, "bilinear")
+scipys = scipy.signal.cont2discrete(for_scipy(A, B, C), 0.25 / 8, "bilinear")
 assert np.abs(scipys[2] - dense_C).max() > 1e-3 and scipys[3][0, 0] > 0
 samples = inputs("sampled", 8)
 with_means = run(*discretize(A, B, 0.25 / 8), C, inputs("means", 8), jnp.zeros(2))[1]
-np.testing.assert_allclose(scipy.signal.dlsim(scipys, samples[:, None])[1][:, 0], with_means, atol=1e-13)
+by_scipy = scipy.signal.dlsim(scipys, samples[:, None])[1][:, 0]
+np.testing.assert_allclose(by_scipy, with_means, atol=1e-13)
 
 # %% [markdown]
 # Which of the cases is ours? A sentence or a row of pixels has no values between its samples. There, "$u_k$ holds for one step" is a definition and no approximation, and S4 takes it so. For a sampled sound it is a convention: the output comes half a sample early, in training and ever after.
@@ -868,11 +1012,13 @@ forces = generator.normal(size=32)  # each held for 0.4 seconds
 
 
 def difference(method, step):
-    """How far the outputs at shared times move when the step is halved, over the largest output."""
-    repeats = round(0.4 / step)
-    slow = run(*discretize(A, B, step, method), C, np.repeat(forces, repeats), jnp.zeros(2))[1]
-    fast = run(*discretize(A, B, step / 2, method), C, np.repeat(forces, 2 * repeats), jnp.zeros(2))[1]
-    return float(jnp.abs(fast[1::2] - slow).max() / jnp.abs(slow).max())
+    """How far half the step moves the outputs at shared times, over the largest."""
+    y = {}
+    for shorter in (1, 2):  # the step as it is, and half of it
+        Ab, Bb = discretize(A, B, step / shorter, method)
+        u = np.repeat(forces, round(0.4 / step) * shorter)
+        y[shorter] = np.asarray(run(Ab, Bb, C, u, np.zeros(2))[1])
+    return np.abs(y[2][1::2] - y[1]).max() / np.abs(y[1]).max()
 
 
 assert difference("zoh", 0.2) < 1e-12
@@ -881,21 +1027,28 @@ print(f"bilinear, step 0.2 -> 0.1: {once:.1%};  0.1 -> 0.05: {again:.1%}")
 assert 3.7 < once / again < 4.3
 
 # %% [markdown]
-# A recording at twice the rate thus needs no new training, only half the step. And the step sets how far the memory reaches when it is counted in *samples*: the spring's swing falls to a third in $1/\gamma = 5$ seconds, which is 50 steps of 0.1 and 500 steps of 0.01. Small steps, long memory. Chapter 3 comes back to it.
+# So a system that was found at one rate runs on a recording at twice that rate, with half the step. And the step sets how far the memory reaches when it is counted in *samples*: the spring's swing falls to a third in $1/\gamma = 5$ seconds, which is 50 steps of 0.1 and 500 steps of 0.01. Small steps, long memory. Chapter 3 comes back to it.
 #
-# ````{warning} Trap: the step has a unit
+# ````{admonition} Trap: the step has a unit
+# :class: warning
+#
 # Only the product $\Delta A$ enters, and it has to be a pure number: if $A$ counts per second, the step is in seconds. A recording with 100 samples a second has the step 0.01. Neither 100 (its rate) nor 10 (its milliseconds) nor 1 ("one sample") will do, and no method complains.
 # With a constant force of 1 the mass has moved by $\frac12 \Delta^2 = 0.00005$ after the first sample; with the step in milliseconds it is at 0.23, as if ten seconds had passed.
 # ````
 
 # %%
-first = {wrong: float(C @ discretize(A, B, wrong, "zoh")[1]) for wrong in (0.01, 10.0)}
-print(f"first output with step 0.01: {first[0.01]:.5f}, with step 10: {first[10.0]:.2f}")
-np.testing.assert_allclose(first[10.0], motion(np.array([10.0]), np.zeros(2), force=1.0)[0, 0], atol=1e-12)
+first = {step: float(C @ discretize(A, B, step, "zoh")[1]) for step in (0.01, 10.0)}
+print(
+    f"first output with step 0.01: {first[0.01]:.5f}, with step 10: {first[10.0]:.2f}"
+)
+ten_seconds = motion(np.array([10.0]), np.zeros(2), force=1.0)[0, 0]
+np.testing.assert_allclose(first[10.0], ten_seconds, atol=1e-12)
 
 # With A and B per millisecond, a step of 10 is right: the same Ab and Bb.
-for seconds, milliseconds in zip(discretize(A, B, 0.01, "zoh"), discretize(A / 1000, B / 1000, 10.0, "zoh"), strict=True):
-    np.testing.assert_allclose(seconds, milliseconds, atol=1e-14)
+Ab, Bb = discretize(A, B, 0.01, "zoh")
+same_Ab, same_Bb = discretize(A / 1000, B / 1000, 10.0, "zoh")
+np.testing.assert_allclose(Ab, same_Ab, atol=1e-14)
+np.testing.assert_allclose(Bb, same_Bb, atol=1e-14)
 
 # %% [markdown]
 # ## What we have, and what is missing
@@ -925,6 +1078,7 @@ for seconds, milliseconds in zip(discretize(A, B, 0.01, "zoh"), discretize(A / 1
 #
 # which goes to $\Delta$: without $\lambda$ the state adds up its input. For small $\lambda$ the subtraction loses the digits in which $e^{\Delta\lambda}$ and 1 agree; `expm1` computes the difference without it.
 
+
 # %%
 def scalar_hold(eigenvalue, step):
     """Ab = exp(step eigenvalue),  Bb = (exp(step eigenvalue) - 1) / eigenvalue"""
@@ -933,7 +1087,9 @@ def scalar_hold(eigenvalue, step):
 
 for eigenvalue in (-2.0, -1e-9):
     matrix = zoh(jnp.array([[eigenvalue]]), jnp.ones(1), 0.1)
-    np.testing.assert_allclose(scalar_hold(eigenvalue, 0.1), [matrix[0][0, 0], matrix[1][0]], rtol=1e-14)
+    np.testing.assert_allclose(
+        scalar_hold(eigenvalue, 0.1), [matrix[0][0, 0], matrix[1][0]], rtol=1e-14
+    )
 naive = (np.exp(-1e-10) - 1) / -1e-9
 assert abs(naive / 0.1 - 1) > 1e-8  # half of its sixteen digits are gone
 
@@ -969,7 +1125,8 @@ def largest_factor(A, step):
 
 assert largest_factor(A, 0.99 * bound) < 1 < largest_factor(A, 1.01 * bound)
 assert all(largest_factor(spring(2.0, 0.0)[0], step) > 1 for step in (0.1, 0.01, 0.001))
-print(f"bound {bound:.2f} s: {2 * np.pi / np.sqrt(frequency**2 - damping**2) / bound:.0f} samples for each swing")
+samples_each_swing = 2 * np.pi / damped_frequency / bound
+print(f"bound {bound:.2f} s: {samples_each_swing:.0f} samples for each swing")
 
 # %% [markdown]
 # ````{solution-end}
@@ -1000,7 +1157,9 @@ print(f"bound {bound:.2f} s: {2 * np.pi / np.sqrt(frequency**2 - damping**2) / b
 samples = generator.normal(size=1000) * 3 + 1j * generator.normal(size=1000) * 3
 g = factors["bilinear"](samples)
 assert np.array_equal(np.abs(g) < 1, samples.real < 0)
-np.testing.assert_allclose(np.abs(factors["bilinear"](1j * samples.imag)), 1, atol=1e-14)
+np.testing.assert_allclose(
+    np.abs(factors["bilinear"](1j * samples.imag)), 1, atol=1e-14
+)
 assert abs(factors["bilinear"](1e6j) + 1) < 1e-5
 
 # %% [markdown]
@@ -1023,10 +1182,20 @@ assert abs(factors["bilinear"](1e6j) + 1) < 1e-5
 
 # %%
 calm, _, _ = spring(frequency=2.0, damping=0.0)
-for method, predicted in {"euler": 1.01**100, "backward_euler": 1.01**-100, "bilinear": 1.0, "zoh": 1.0}.items():
-    q, velocity = np.linalg.matrix_power(np.asarray(discretize(calm, B, 0.05, method)[0]), 100) @ x_start
+for method, predicted in {
+    "euler": 1.01**100,
+    "backward_euler": 1.01**-100,
+    "bilinear": 1.0,
+    "zoh": 1.0,
+}.items():
+    q, velocity = (
+        np.linalg.matrix_power(np.asarray(discretize(calm, B, 0.05, method)[0]), 100)
+        @ x_start
+    )
     energy = (velocity**2 + 4 * q**2) / 2
-    np.testing.assert_allclose(energy / 2, predicted, rtol=1e-12)  # it was 2 at the start
+    np.testing.assert_allclose(
+        energy / 2, predicted, rtol=1e-12
+    )  # it was 2 at the start
     print(f"{names[method]:16s} {energy / 2:.2f} of the energy after 100 steps")
 
 # %% [markdown]

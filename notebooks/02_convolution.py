@@ -133,7 +133,8 @@ assert y_half == [4.0, 2.0, 3.0]
 # That gives a picture of a system without looking at its matrices. Three of them:
 #
 # * a **leaky average** that keeps nine tenths, with one number as its state;
-# * a **mass on a spring** like the one in chapter 1, here with one swing per time unit and some damping, two numbers;
+# * the **mass on a spring** of chapter 1, now with $\omega_0 = 2\pi$ (one swing per time unit) and $\gamma = \frac12$, two numbers. $B$ is scaled so that a constant
+#   push of 1 moves the mass to 1;
 # * a **HiPPO memory** of sixteen numbers, which chapter 3 derives. Here it is a matrix from the package, and $C$ is set to ask it
 #   "what did you hear one time unit ago?"
 #
@@ -273,7 +274,8 @@ plotting.animate(
 u = jax.random.normal(jax.random.key(1), (96,))
 for name, system in systems.items():
     y = scan_ssm(*system, u)[1]
-    np.testing.assert_allclose(np.convolve(u, kernels[name])[:96], y, atol=1e-13)
+    direct = np.convolve(u, kernels[name])[:96]
+    np.testing.assert_allclose(direct, y, atol=1e-13)
     np.testing.assert_allclose(toeplitz(kernels[name]) @ u, y, atol=1e-13)
 
 # %% [markdown]
@@ -420,7 +422,7 @@ axes.axvspan(52, 54, color="0.85", label="push")
 axes.plot(straight, label="with zeros behind the end", linewidth=3)
 axes.plot(around, marker=".", label="without: circular")
 axes.set(xlabel="step, $k$", ylabel="output", ylim=(-0.9, 2.1))
-axes.legend(loc="upper center", ncols=3, fontsize=8)
+axes.legend(loc="upper left", ncols=3, fontsize=8)
 plotting.show(
     figure,
     "Outputs of the spring that is pushed at steps 52 to 54 of 64. With zeros behind the end the output is zero until the push and swings afterwards. Without them the output "
@@ -686,12 +688,12 @@ assert seconds["kernel_by_powers", 1024] < 10 * seconds["kernel_by_powers", 8] +
 
 # %%
 one = jnp.ones(1, jnp.float32)
-exploding = np.asarray(kernel_by_powers(1.1 * one[:, None], one, one, 1024))
-fading = np.asarray(kernel_by_powers(0.9 * one[:, None], one, one, 1024))
+exploding, fading = (np.asarray(kernel_by_powers(rho * one[:, None], one, one, 1024)) for rho in (1.1, 0.9))
 assert exploding.dtype == fading.dtype == np.float32
 first = int(np.argmax(~np.isfinite(exploding)))
 print("the first power of 1.1 that float32 cannot hold:", first)
-assert first == int(np.ceil(np.log10(np.finfo(np.float32).max) / np.log10(1.1))) == 931
+largest = float(np.finfo(np.float32).max)
+assert first == int(np.ceil(np.log10(largest) / np.log10(1.1))) == 931
 assert np.all(np.isfinite(fading)) and 0 <= fading[-1] < 1e-37
 
 # %% [markdown]
@@ -701,24 +703,28 @@ assert np.all(np.isfinite(fading)) and 0 <= fading[-1] < 1e-37
 #
 # (For $l = 1$ that is $\bar A$. Multiply once more by $\bar A$ from the right: the corner becomes $a^l \cdot 1 + l\,a^{l-1} \cdot a = (l + 1)\,a^l$, the diagonal $a^{l+1}$, and the formula holds for $l + 1$.) Both eigenvalues are $a = 0.9$, so every power
 # should be smaller than the one before? The corner grows from $l$ to $l + 1$ by the factor $\frac{l+1}{l} a$, which is above 1 as long as $l < \frac{a}{1 - a} = 9$ and equal to 1 at $l = 9$. So it climbs to $9 \cdot 0.9^8 = 3.87$ and only then comes down.
-#
-# The eigenvalues do not tell this, because the eigenvectors are not at right angles (here they even coincide). A matrix whose eigenvectors can be chosen at right angles is called *normal*, and with $\rho < 1$ its powers shrink from the first step on.
-# HiPPO's matrix is not normal. Discretise it in two ways, by forward Euler and by the bilinear rule, each time with a step for which $\rho < 1$, and look at the largest factor by which $\bar A^l$ can stretch a state (its spectral norm $\|\bar A^l\|$):
 
 # %%
-corner = [np.linalg.matrix_power(np.array([[a, 1.0], [0.0, a]]), l)[0, 1] for l in range(100)]
-np.testing.assert_allclose(corner, [l * a ** (l - 1) if l else 0 for l in range(100)], rtol=1e-12, atol=1e-15)
+feeding = np.array([[a, 1.0], [0.0, a]])
+corner = [np.linalg.matrix_power(feeding, l)[0, 1] for l in range(100)]
+np.testing.assert_allclose(corner, [l * a ** (l - 1) for l in range(100)], rtol=1e-12)
 assert np.isclose(max(corner), 9 * 0.9**8) and np.isclose(corner[9], corner[10])
 print(f"the corner of the small example climbs to {max(corner):.2f}")
 
+# %% [markdown]
+# The eigenvalues do not tell this, because the eigenvectors are not at right angles (here they even coincide). A matrix whose eigenvectors can be chosen at right angles is called *normal*, and with $\rho < 1$ its powers shrink from the first step on.
+# HiPPO's matrix is not normal. Discretise it in two ways, by forward Euler and by the bilinear rule, each time with a step for which $\rho < 1$, and look at the largest factor by which $\bar A^l$ can stretch a state (its spectral norm $\|\bar A^l\|$):
 
+
+# %%
 def norms_of_powers(Ab, l):
-    """The spectral norms of Ab^l for some powers l.   Ab: (N, N), l: (P,)  ->  (P,)"""
-    return np.array([np.linalg.norm(np.linalg.matrix_power(Ab, power), 2) for power in l])
+    """The spectral norms of Ab^l for some powers l.   Ab: (N, N), l: (number,)  ->  (number,)"""
+    powers = [np.linalg.matrix_power(Ab, power) for power in l]
+    return np.linalg.norm(powers, ord=2, axis=(1, 2))
 
 
 figure, axes = plt.subplots()
-l = np.arange(0, 101, 5)
+l = np.arange(0, 101, 10)
 for N, marker, least in ((16, "o", 1e5), (64, "s", 1e23), (128, "^", 3.4e38)):
     A, B = hippo_legs(N)
     Ab, Bb = discretize(A, B, 1.6 / N, method="euler")

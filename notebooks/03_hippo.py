@@ -82,14 +82,22 @@ terrain = np.load(cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=Fal
 heights = terrain["elevation"][170].astype(float)  # metres
 u = (heights - heights.mean()) / heights.std()
 L = len(u)
-stride = float(terrain["dx"]) * 111.3 * np.cos(np.deg2rad(36.6))  # degrees of longitude at 36.6 degrees north, in km
-print(f"{L} steps of {1000 * stride:.0f} m, from {heights.min():.0f} to {heights.max():.0f} m above the sea")
+degree = 111.3 * np.cos(np.deg2rad(36.6))  # km, of longitude at 36.6 degrees north
+stride = float(terrain["dx"]) * degree
+print(
+    f"{L} steps of {1000 * stride:.0f} m, "
+    f"from {heights.min():.0f} to {heights.max():.0f} m above the sea"
+)
 
 # %%
 figure, axes = plt.subplots()
 axes.plot(np.arange(L), u)
 axes.set(xlabel="step k of the walk", ylabel="height u (scaled)")
-plotting.show(figure, "The height along the walk: hills for 150 steps, a ridge twice as high around step 170, and a long plain after the drop behind it.")
+plotting.show(
+    figure,
+    "The height along the walk: hills for 150 steps, a higher ridge around step 170, "
+    "and a long plain after the drop behind it.",
+)
 
 # %% [markdown]
 # One number could hold the average height. That says nothing of the ridge. Two numbers could hold an average and a slope. The idea of this
@@ -178,18 +186,24 @@ plotting.show(figure, "The height along the walk: hills for 150 steps, a ridge t
 #
 # and NumPy can evaluate them.
 
+
 # %%
 def legs_basis(N, r):
-    """p_n(r) = sqrt(2n+1) P_n(2r - 1) for n < N.   r: any shape  ->  the same shape and one more axis of N"""
-    return np.sqrt(2 * np.arange(N) + 1) * legendre.legvander(2 * np.asarray(r) - 1, N - 1)
+    """p_n(r) = sqrt(2n+1) P_n(2r - 1) for n < N.
+    r: any shape  ->  the same shape and one more axis of N
+    """
+    legendre_values = legendre.legvander(2 * np.asarray(r) - 1, N - 1)
+    return np.sqrt(2 * np.arange(N) + 1) * legendre_values
 
 
 node, weight = legendre.leggauss(64)  # Gauss's rule on [-1, 1]: exact up to degree 127
 node, weight = (node + 1) / 2, weight / 2  # moved to [0, 1]
 p = legs_basis(64, node)
-np.testing.assert_allclose(p.T @ (weight[:, None] * p), np.eye(64), atol=1e-12)  # orthonormal
-np.testing.assert_allclose(legs_basis(64, [1.0])[0], np.sqrt(2 * np.arange(64) + 1), rtol=1e-12)  # the value in the present
-np.testing.assert_allclose(hippo.legs_basis(64, node), p, rtol=1e-12)  # the package's own
+# orthonormal, the right value in the present, and like the package's own:
+np.testing.assert_allclose(p.T @ (weight[:, None] * p), np.eye(64), atol=1e-12)
+present = legs_basis(64, [1.0])[0]
+np.testing.assert_allclose(present, np.sqrt(2 * np.arange(64) + 1), rtol=1e-12)
+np.testing.assert_allclose(hippo.legs_basis(64, node), p, rtol=1e-12)
 
 # %% [markdown]
 # The second fact can be checked without any rounding. With $\mathcal P_n(2r-1)$ in place of $p_n$ the square roots cancel, and the identity
@@ -197,36 +211,52 @@ np.testing.assert_allclose(hippo.legs_basis(64, node), p, rtol=1e-12)  # the pac
 # coefficients of $\mathcal P_n(2r-1)$ are products of binomials. The cell takes no table's word for that, but verifies with exact fractions
 # that the polynomials are orthogonal to all lower powers and are one at $r = 1$, which leaves no other candidate.
 
+
 # %%
 def shifted_legendre(n):
-    """The coefficients of P_n(2r - 1) in powers of r, as whole numbers, the constant first."""
-    return [(-1) ** (n + power) * comb(n, power) * comb(n + power, power) for power in range(n + 1)]
+    """The coefficients of P_n(2r - 1) in powers of r, whole numbers, constant first."""
+    return [
+        (-1) ** (n + power) * comb(n, power) * comb(n + power, power)
+        for power in range(n + 1)
+    ]
 
 
 for n in range(21):
     polynomial = shifted_legendre(n)
     assert sum(polynomial) == 1  # its value at r = 1
     for lower in range(n):  # the integral of r^lower P_n(2r - 1) is zero
-        assert sum(Fraction(c, power + lower + 1) for power, c in enumerate(polynomial)) == 0
-    stretched = [power * c for power, c in enumerate(polynomial)]  # r times the derivative
+        integral = [Fraction(c, power + lower + 1) for power, c in enumerate(polynomial)]
+        assert sum(integral) == 0
+    # r times the derivative, and what the identity says it is:
+    stretched = [power * c for power, c in enumerate(polynomial)]
     expansion = [n * c for c in polynomial]
     for m in range(n):
         for power, c in enumerate(shifted_legendre(m)):
             expansion[power] += (2 * m + 1) * c
     assert stretched == expansion
-print("n = 0 to 20: orthogonal, one in the present, and the identity holds, all exactly")
+print("n = 0 to 20: orthogonal, one in the present, identity holds, all exactly")
 
 # %%
 figure, axes = plt.subplots()
 r = np.linspace(0, 1, 301)
 for n, mark in enumerate("osv^D"):
-    axes.plot(r, legs_basis(5, r)[:, n], marker=mark, markevery=(12 * n, 60), markersize=5, label=f"n = {n}")
-axes.set(xlabel="r: where in the past (0 the beginning, 1 the present)", ylabel="$p_n(r)$")
+    axes.plot(
+        r,
+        legs_basis(5, r)[:, n],
+        marker=mark,
+        markevery=(12 * n, 60),
+        markersize=5,
+        label=f"n = {n}",
+    )
+axes.set(
+    xlabel="r: where in the past (0 the beginning, 1 the present)", ylabel="$p_n(r)$"
+)
 axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plotting.show(
     figure,
-    "The first five polynomials on the interval from 0 to 1. p_n crosses zero n times and ends at the square root of 2n + 1 in the present: "
-    "1, 1.7, 2.2, 2.6 and 3. Towards the ends they swing higher and faster than in the middle.",
+    "The first five polynomials on the interval from 0 to 1. p_n crosses zero n times "
+    "and ends at the square root of 2n + 1 in the present: 1, 1.7, 2.2, 2.6 and 3. "
+    "Towards the ends they swing higher and faster than in the middle.",
 )
 
 # %% [markdown]
@@ -239,13 +269,18 @@ plotting.show(
 #
 # and all others are zero, since a ramp needs no higher degree. In code the integral is a weighted sum over the nodes of Gauss's rule.
 
+
 # %%
 def coefficients(u_of, t, N):
-    """x_n(t) = integral_0^1 u(t r) p_n(r) dr.   u_of: a function, t: a number  ->  (N,)"""
+    """x_n(t) = integral_0^1 u(t r) p_n(r) dr.
+    u_of: a function, t: a number  ->  (N,)
+    """
     return (weight * u_of(t * node)) @ legs_basis(N, node)
 
 
-np.testing.assert_allclose(coefficients(lambda v: v, 3.0, 4), [3 / 2, 3 / (2 * np.sqrt(3)), 0, 0], atol=1e-13)
+np.testing.assert_allclose(
+    coefficients(lambda v: v, 3.0, 4), [3 / 2, 3 / (2 * np.sqrt(3)), 0, 0], atol=1e-13
+)
 
 # %% [markdown]
 # ## What one more moment changes
@@ -281,21 +316,29 @@ np.testing.assert_allclose(coefficients(lambda v: v, 3.0, 4), [3 / 2, 3 / (2 * n
 #
 # Add the three:
 #
-# $$ x_n' = \frac 1t \Big( -(n+1)\, x_n - \sum_{m<n} \sqrt{(2n+1)(2m+1)}\; x_m + \sqrt{2n+1}\; u \Big). $$
+# $$ \begin{aligned}
+# x_n' = \frac 1t \Big( &-(n+1)\, x_n - \sum_{m<n} \sqrt{(2n+1)(2m+1)}\; x_m \\
+# &+ \sqrt{2n+1}\; u \Big).
+# \end{aligned} $$
 #
 # Everything on the right is known at time $t$. *The past itself has dropped out*: to keep the best $N$ numbers up to date, it is enough to
 # have them and the present input. That is a state space model, but for the factor in front:
 #
 # $$ x'(t) = \frac 1t \big( A\, x(t) + B\, u(t) \big), $$ (hippo-legs-ode)
 #
-# $$ A_{nm} = \begin{cases} -\sqrt{(2n+1)(2m+1)} & n > m \\ -(n+1) & n = m \\ 0 & n < m, \end{cases}
-# \qquad B_n = \sqrt{2n+1}. $$ (hippo-matrix)
+# $$ \begin{aligned}
+# A_{nm} &= \begin{cases} -\sqrt{(2n+1)(2m+1)} & n > m \\ -(n+1) & n = m \\ 0 & n < m, \end{cases} \\
+# B_n &= \sqrt{2n+1}.
+# \end{aligned} $$ (hippo-matrix)
 #
-# This is HiPPO-LegS: *high-order polynomial projection operators*, with *scaled Legendre* polynomials. As code, from the pieces of the derivation:
+# This is HiPPO-LegS: HiPPO for *high-order polynomial projection operators*, LegS for *scaled Legendre*. As code, from the pieces of the derivation:
+
 
 # %%
 def hippo_legs(N):
-    """A = -(I + beta),  B_n = p_n(1),  beta as in r p_n' = sum_m beta_nm p_m.   ->  A (N, N), B (N,)"""
+    """A = -(I + beta),  B_n = p_n(1),  beta as in r p_n' = sum_m beta_nm p_m.
+    ->  A (N, N), B (N,)
+    """
     n = np.arange(N)
     present = np.sqrt(2 * n + 1)
     beta = np.tril(np.outer(present, present), -1) + np.diag(n)
@@ -304,7 +347,11 @@ def hippo_legs(N):
 
 A, B = hippo_legs(4)
 s3, s5, s7, s15, s21, s35 = np.sqrt([3, 5, 7, 15, 21, 35])
-np.testing.assert_allclose(A, [[-1, 0, 0, 0], [-s3, -2, 0, 0], [-s5, -s15, -3, 0], [-s7, -s21, -s35, -4]], rtol=1e-15)
+np.testing.assert_allclose(
+    A,
+    [[-1, 0, 0, 0], [-s3, -2, 0, 0], [-s5, -s15, -3, 0], [-s7, -s21, -s35, -4]],
+    rtol=1e-15,
+)
 np.testing.assert_allclose(B, [1, s3, s5, s7], rtol=1e-15)
 for ours, theirs in zip(hippo_legs(64), hippo.hippo_legs(64), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-14)
@@ -322,6 +369,7 @@ for ours, theirs in zip(hippo_legs(64), hippo.hippo_legs(64), strict=True):
 # For the rest we ask JAX. `jax.jacfwd` turns a function into the function that computes its derivative, here of the coefficients with
 # respect to $t$, through the integral. It knows nothing of our algebra.
 
+
 # %%
 def wave(v):
     """An input that is not a polynomial."""
@@ -331,17 +379,23 @@ def wave(v):
 A, B = hippo_legs(12)
 for t in (0.5, 1.7, 4.0):
     derivative = jax.jacfwd(lambda t: coefficients(wave, t, 12))(t)
-    np.testing.assert_allclose(derivative, (A @ coefficients(wave, t, 12) + B * wave(t)) / t, atol=1e-12)
+    np.testing.assert_allclose(
+        derivative, (A @ coefficients(wave, t, 12) + B * wave(t)) / t, atol=1e-12
+    )
 
 # %% [markdown]
-# ````{warning} A minus sign that gets lost
+# ````{admonition} Trap: a minus sign that gets lost
+# :class: warning
+#
 # The paper that introduced this matrix {cite:p}`gu2020hippo` prints it without a minus sign, and writes the minus into the differential
 # equation. The S4 paper {cite:p}`gu2022s4` writes $x' = Ax + Bu$ and has the minus in the matrix. Take the equation from one and the matrix
 # from the other, and the sign is gone; that has happened in print, in a text whose code was right. Then the eigenvalues are $+1, \dots, +N$,
 # and instead of fading, the state grows like $t^N$: for $N = 16$ and our 403 steps by more than forty powers of ten.
 # ````
 #
-# ````{warning} Off by one
+# ````{admonition} Trap: off by one
+# :class: warning
+#
 # The diagonal is $-(n+1)$. The $n$ comes from stretching the polynomials, the one from the factor $1/t$ in front. With $-n$, which looks
 # natural, the first coefficient never lets anything go. Feed it a constant 1: the right memory says that the average is 1. The wrong one has
 # $x_0' = u/t$, so it says $1 + \log t$, which is 7 at the end of our walk.
@@ -349,14 +403,23 @@ for t in (0.5, 1.7, 4.0):
 
 # %%
 A, B = hippo_legs(16)
-with_sign_lost = scipy.linalg.expm(-np.asarray(A) * np.log(L))  # from time 1 to time L; why it is the logarithm comes in the next section
+with_sign_lost = scipy.linalg.expm(
+    -np.asarray(A) * np.log(L)
+)  # from time 1 to time L; why it is the logarithm comes in the next section
 powers_of_ten = np.log10(np.abs(with_sign_lost).max())
-print(f"without the minus sign the state grows by {16 * np.log10(L):.0f} powers of ten or more")
+print(
+    f"without the minus sign the state grows by "
+    f"{16 * np.log10(L):.0f} powers of ten or more"
+)
 assert powers_of_ten > 16 * np.log10(L) > 40
-assert np.abs(scipy.linalg.expm(np.asarray(A) * np.log(L))[:, 0]).max() < 1  # with it, a state e_0 fades
+assert (
+    np.abs(scipy.linalg.expm(np.asarray(A) * np.log(L))[:, 0]).max() < 1
+)  # with it, a state e_0 fades
 
 A, B = hippo_legs(4)
-Ab, Bb = ssm.discretize(A + jnp.eye(4), B, np.log(L), "zoh")  # -n on the diagonal; an input of 1 from time 1 to time L
+Ab, Bb = ssm.discretize(
+    A + jnp.eye(4), B, np.log(L), "zoh"
+)  # -n on the diagonal; an input of 1 from time 1 to time L
 wrong = (Ab[:, 0] + Bb)[0]
 np.testing.assert_allclose(wrong, 1 + np.log(L), rtol=1e-10)
 print(f"off by one: the average of a constant 1 comes out as {wrong:.1f}")
@@ -394,9 +457,12 @@ print(f"off by one: the average of a constant 1 comes out as {wrong:.1f}")
 #
 # In code the recurrence is a scan: `jax.lax.scan` calls one step after the other, hands the state on, and collects the states.
 
+
 # %%
 def project_legs(u, N):
-    """x_k = exp(A log((k+1)/k)) (x_{k-1} - u_k e_0) + u_k e_0,  x_0 = u_0 e_0.   u: (L,)  ->  x: (L, N)"""
+    """x_k = exp(A log((k+1)/k)) (x_{k-1} - u_k e_0) + u_k e_0,  x_0 = u_0 e_0.
+    u: (L,)  ->  x: (L, N)
+    """
     A, _ = hippo_legs(N)
     e_0 = jnp.eye(N)[0]
 
@@ -406,22 +472,29 @@ def project_legs(u, N):
         return x, x
 
     first = u[0] * e_0
-    rest = jax.lax.scan(advance, first, (jnp.arange(1.0, len(u)), jnp.asarray(u[1:])))[1]
+    rest = jax.lax.scan(advance, first, (jnp.arange(1.0, len(u)), jnp.asarray(u[1:])))[
+        1
+    ]
     return jnp.concatenate([first[None], rest])
 
 
 A, B = hippo_legs(64)
 np.testing.assert_allclose(A[:, 0], -B, rtol=1e-15)  # A e_0 = -B
 eight = project_legs(u, 8)
-np.testing.assert_allclose(eight, hippo.project_legs(jnp.asarray(u), 8), atol=1e-12)  # the package's own
+np.testing.assert_allclose(
+    eight, hippo.project_legs(jnp.asarray(u), 8), atol=1e-12
+)  # the package's own
 
 # %% [markdown]
 # The check must not share any thought with the recurrence. So we go back to the integral {eq}`hippo-coefficients`, with the whole past at
 # hand. Held samples make it a sum of integrals over one piece each, between the edges $r = i/(k+1)$ and $r = (i+1)/(k+1)$:
 
+
 # %%
 def held_coefficients(u, edges, N):
-    """x_n = sum_i u_i integral_{edges[i]}^{edges[i+1]} p_n(r) dr, by Gauss's rule.   u: (L,), edges: (L + 1,)  ->  (N,)"""
+    """x_n = sum_i u_i integral_{edges[i]}^{edges[i+1]} p_n(r) dr, by Gauss's rule.
+    u: (L,), edges: (L + 1,)  ->  (N,)
+    """
     node, weight = legendre.leggauss(N // 2 + 1)  # exact for p_n with n < N
     width = np.diff(edges)
     r = edges[:-1, None] + width[:, None] * (node + 1) / 2
@@ -430,8 +503,12 @@ def held_coefficients(u, edges, N):
 
 x = np.asarray(project_legs(u, 64))  # (L, 64): the state after every step of the walk
 for k in (0, 1, 10, 100, L - 1):
-    np.testing.assert_allclose(x[k], held_coefficients(u[: k + 1], np.arange(k + 2) / (k + 1), 64), atol=1e-9)
-np.testing.assert_allclose(x[:, :8], eight, atol=1e-9)  # the first eight do not depend on the other 56
+    np.testing.assert_allclose(
+        x[k], held_coefficients(u[: k + 1], np.arange(k + 2) / (k + 1), 64), atol=1e-9
+    )
+np.testing.assert_allclose(
+    x[:, :8], eight, atol=1e-9
+)  # the first eight do not depend on the other 56
 print(f"64 numbers after each of {L} steps: the same as from the whole past")
 
 # %% [markdown]
@@ -444,6 +521,7 @@ print(f"64 numbers after each of {L} steps: the same as from the whole past")
 #
 # To read the memory, evaluate the polynomial: at step $i$ of $L$, in the middle of its piece, $r = (i + \frac12)/L$. The error is the root
 # of the mean squared difference; by {eq}`hippo-left-over` it can also be had without reading at all, from the squares of the coefficients.
+
 
 # %%
 def rms(error):
@@ -459,7 +537,9 @@ read = np.array([rms(reading - u) for reading in readings])
 
 assert abs(read[0] - 1) < 1e-6  # the guess: one number leaves the whole spread
 assert np.all(np.diff(left_over) < 0)  # every further number helps
-np.testing.assert_allclose(read, left_over, atol=5e-3)  # the middle of a piece is not quite its average
+np.testing.assert_allclose(
+    read, left_over, atol=5e-3
+)  # the middle of a piece is not quite its average
 for N in (1, 2, 4, 8, 16, 32, 64):
     print(f"N = {N:2d}: error {left_over[N - 1]:.2f}")
 
@@ -472,8 +552,9 @@ axes.set_yticks([1, 0.5, 0.2, 0.1], ["1", "0.5", "0.2", "0.1"])
 axes.minorticks_off()
 plotting.show(
     figure,
-    "The error against N, both on logarithmic scales. It starts at 1 for one number and falls with every further one, slowly at first, to 0.36 "
-    "for 16, 0.18 for 32 and 0.10 for 64.",
+    "The error against N, both on logarithmic scales. It starts at 1 for one number "
+    "and falls with every further one, slowly at first, to 0.36 for 16, 0.18 for 32 "
+    "and 0.10 for 64.",
 )
 
 # %% [markdown]
@@ -483,8 +564,17 @@ plotting.show(
 chosen = [*range(1, 17), *range(18, 33, 2), *range(36, 65, 4)]
 figure, axes = plt.subplots(figsize=(6.4, 2.9))
 axes.plot(np.arange(L), u, color="0.6", linewidth=3, linestyle="-", label="the walk")
-(line,) = axes.plot(np.arange(L), readings[0], color=plotting.COLOURS[1], linestyle="-", linewidth=1.5, label="read from N numbers")
-label = axes.text(0.99, 0.93, "", transform=axes.transAxes, ha="right", va="top", fontsize=12)
+(line,) = axes.plot(
+    np.arange(L),
+    readings[0],
+    color=plotting.COLOURS[1],
+    linestyle="-",
+    linewidth=1.5,
+    label="read from N numbers",
+)
+label = axes.text(
+    0.99, 0.93, "", transform=axes.transAxes, ha="right", va="top", fontsize=12
+)
 axes.set(xlabel="step of the walk", ylabel="height (scaled)", ylim=(-2, 3))
 axes.legend(loc="lower left", ncols=2, bbox_to_anchor=(0, 1), borderaxespad=0)
 
@@ -502,8 +592,11 @@ plotting.animate(
     figure,
     draw,
     frames=len(chosen),
-    alt="The walk and the polynomial that N numbers hold of it, for N from 1 to 64. One number gives a flat line, sixteen give the ridge and "
-    "the drop behind it, and with 64 the small hills are there too. The error falls from 1 to 0.10.",
+    alt=(
+        "The walk and the polynomial that N numbers hold of it, for N from 1 to 64. "
+        "One number gives a flat line, sixteen give the ridge and the drop behind it, "
+        "and with 64 the small hills are there too. The error falls from 1 to 0.10."
+    ),
 )
 
 # %% [markdown]
@@ -516,8 +609,12 @@ plotting.animate(
 #
 # Nobody promises that its state still means anything. The derivation above was for another equation. What are these numbers?
 #
-# By chapter 1 the state is the input, weighted by what the system answers to an impulse that came $\tau$ ago:
-# $x(t) = \int_0^\infty e^{\tau A} B\, u(t - \tau)\, d\tau$. So we need the $N$ functions $e^{\tau A} B$. They are
+# Take chapter 1's exact solution over a step so long that it covers the entire past. The eigenvalues of $A$ are $-1, \dots, -N$, all negative, so
+# nothing is left of the state before it, and the state is the input alone, weighted by what the system answers to an impulse that came $\tau$ ago:
+#
+# $$ x(t) = \int_0^\infty e^{\tau A} B\; u(t - \tau)\, d\tau . $$
+#
+# So we need the $N$ functions $e^{\tau A} B$. They are
 #
 # $$ \big( e^{\tau A} B \big)_n = e^{-\tau}\, p_n(e^{-\tau}). $$ (hippo-impulse)
 #
@@ -535,19 +632,30 @@ plotting.animate(
 A, B = hippo_legs(32)
 for age in (0.0, 0.01, 0.1, 0.5, 1.0, 3.0):
     impulse = scipy.linalg.expm(age * np.asarray(A)) @ np.asarray(B)
-    np.testing.assert_allclose(impulse, np.exp(-age) * legs_basis(32, [np.exp(-age)])[0], atol=1e-10)
+    np.testing.assert_allclose(
+        impulse, np.exp(-age) * legs_basis(32, [np.exp(-age)])[0], atol=1e-10
+    )
 
 # %%
 figure, axes = plt.subplots()
 age = np.linspace(0, 5, 301)
 for n, mark in enumerate("osv^D"):
-    axes.plot(age, np.exp(-age) * legs_basis(5, np.exp(-age))[:, n], marker=mark, markevery=(6 + 5 * n, 60), markersize=5, label=f"n = {n}")
+    axes.plot(
+        age,
+        np.exp(-age) * legs_basis(5, np.exp(-age))[:, n],
+        marker=mark,
+        markevery=(6 + 5 * n, 60),
+        markersize=5,
+        label=f"n = {n}",
+    )
 axes.set(xlabel=r"how long ago: the age $\tau$", ylabel="weight in the state")
 axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plotting.show(
     figure,
-    "The weight exp(-tau) p_n(exp(-tau)) with which an input of age tau stands in the state, for n from 0 to 4. The first decays exponentially. "
-    "The others start at the square root of 2n + 1 and swing n times through zero, fast for small ages and slower and slower for large ones.",
+    "The weight exp(-tau) p_n(exp(-tau)) with which an input of age tau stands in the "
+    "state, for n from 0 to 4. The first decays exponentially. The others start at "
+    "the square root of 2n + 1 and swing n times through zero, fast for small ages "
+    "and slower and slower for large ones.",
 )
 
 # %% [markdown]
@@ -574,9 +682,12 @@ plotting.show(
 #
 # $$ x_k = e^{\Delta A}\, (x_{k-1} - u_k\, e_0) + u_k\, e_0, \qquad x_{-1} = 0. $$ (hippo-invariant-held)
 
+
 # %%
 def invariant_legs(u, N, step):
-    """x_k = exp(step A) (x_{k-1} - u_k e_0) + u_k e_0,  x_{-1} = 0.   u: (L,)  ->  x: (L, N)"""
+    """x_k = exp(step A) (x_{k-1} - u_k e_0) + u_k e_0,  x_{-1} = 0.
+    u: (L,)  ->  x: (L, N)
+    """
     power = expm(step * hippo_legs(N)[0])
     e_0 = jnp.eye(N)[0]
 
@@ -590,9 +701,15 @@ def invariant_legs(u, N, step):
 N, step = 16, 3 / L
 x_invariant = np.asarray(invariant_legs(u, N, step))
 Ab, Bb = ssm.discretize(*hippo_legs(N), step, "zoh")
-np.testing.assert_allclose(x_invariant[-1], ssm.scan_ssm(Ab, Bb, jnp.ones(N), jnp.asarray(u))[0], atol=1e-11)  # chapter 1's recurrence
-edges = np.exp(-step * np.arange(L, -1, -1))  # the sample of age l lies between exp(-step (l + 1)) and exp(-step l)
-np.testing.assert_allclose(x_invariant[-1], held_coefficients(u, edges, N), atol=1e-11)  # the integral, with the warped ruler
+np.testing.assert_allclose(
+    x_invariant[-1], ssm.scan_ssm(Ab, Bb, jnp.ones(N), jnp.asarray(u))[0], atol=1e-11
+)  # chapter 1's recurrence
+edges = np.exp(
+    -step * np.arange(L, -1, -1)
+)  # the sample of age l lies between exp(-step (l + 1)) and exp(-step l)
+np.testing.assert_allclose(
+    x_invariant[-1], held_coefficients(u, edges, N), atol=1e-11
+)  # the integral, with the warped ruler
 
 # %% [markdown]
 # ## Each memory with its own ruler
@@ -605,35 +722,55 @@ np.testing.assert_allclose(x_invariant[-1], held_coefficients(u, edges, N), atol
 # Watch the two side by side, with sixteen numbers each. The time-invariant one has $\Delta = 3/L$: the
 # weight of a sample falls to $1/e$ within a third of the walk.
 
+
 # %%
 def read_uniform(x, k):
-    """sum_n x_n p_n(1 - tau/t), at the k + 1 samples until now.   x: (N,)  ->  (k + 1,)"""
+    """sum_n x_n p_n(1 - tau/t), at the k + 1 samples until now.
+    x: (N,)  ->  (k + 1,)
+    """
     return legs_basis(len(x), (np.arange(k + 1) + 0.5) / (k + 1)) @ x
 
 
 def read_warped(x, k, step):
-    """sum_n x_n p_n(exp(-tau)), at the k + 1 samples until now.   x: (N,)  ->  (k + 1,)"""
+    """sum_n x_n p_n(exp(-tau)), at the k + 1 samples until now.
+    x: (N,)  ->  (k + 1,)
+    """
     return legs_basis(len(x), np.exp(-step * (k + 0.5 - np.arange(k + 1)))) @ x
 
 
 moments = np.linspace(8, L - 1, 30).astype(int)
 figure, both = plt.subplots(2, 1, figsize=(6.4, 3.9), sharex=True)
 lines, labels = [], []
-for axes, name in zip(both, ("with the 1/t, even ruler", "time-invariant, warped ruler"), strict=True):
+for axes, name in zip(
+    both, ("with the 1/t, even ruler", "time-invariant, warped ruler"), strict=True
+):
     axes.plot(np.arange(L), u, color="0.7", linewidth=3, linestyle="-")
-    lines.append(axes.plot([], [], color=plotting.COLOURS[1], linestyle="-", linewidth=1.5)[0])
-    labels.append(axes.text(0.99, 0.95, "", transform=axes.transAxes, ha="right", va="top"))
+    lines.append(
+        axes.plot([], [], color=plotting.COLOURS[1], linestyle="-", linewidth=1.5)[0]
+    )
+    labels.append(
+        axes.text(0.99, 0.95, "", transform=axes.transAxes, ha="right", va="top")
+    )
     axes.set(ylabel="height (scaled)", ylim=(-3, 4), xlim=(-5, L + 5))
     axes.set_title(name, loc="left", fontsize=10)
-both[1].set_xlabel("step of the walk (grey: the walk; line: what the memory holds of it)")
+both[1].set_xlabel(
+    "step of the walk (grey: the walk; line: what the memory holds of it)"
+)
 
 
 def draw(frame):
     k = moments[frame]
-    for line, label, reading in zip(lines, labels, (read_uniform(x[k, :N], k), read_warped(x_invariant[k], k, step)), strict=True):
+    for line, label, reading in zip(
+        lines,
+        labels,
+        (read_uniform(x[k, :N], k), read_warped(x_invariant[k], k, step)),
+        strict=True,
+    ):
         line.set_data(np.arange(k + 1), reading)
         error = reading - u[: k + 1]
-        label.set_text(f"error {rms(error):.2f}, recent half {rms(error[(k + 1) // 2 :]):.2f}")
+        label.set_text(
+            f"error {rms(error):.2f}, recent half {rms(error[(k + 1) // 2 :]):.2f}"
+        )
 
 
 draw(0)
@@ -644,9 +781,13 @@ plotting.animate(
     draw,
     frames=len(moments),
     seconds=9,
-    alt="The walk goes on from left to right, and two memories of sixteen numbers each are read at every moment. Above, the system with the 1/t "
-    "treats the whole past alike: as the past grows, every part of it becomes coarser. Below, the time-invariant system follows the recent past "
-    "closely and blurs what is old, most of all near the beginning of the walk.",
+    alt=(
+        "The walk goes on from left to right, and two memories of sixteen numbers "
+        "each are read at every moment. Above, the system with the 1/t treats the "
+        "whole past alike: as the past grows, every part of it becomes coarser. "
+        "Below, the time-invariant system follows the recent past closely and blurs "
+        "what is old, most of all near the beginning of the walk."
+    ),
 )
 
 # %% [markdown]
@@ -666,27 +807,51 @@ for name, error in (
     ("time-invariant, even ruler  ", mixed_up),
     ("1/t,            warped ruler", other_way),
 ):
-    print(f"{name}: error {rms(error):.2f}, recent half {rms(error[recent]):.2f}, last 40 steps {rms(error[-40:]):.2f}")
-assert rms(right_uniform) < rms(right_warped) < 0.5 and rms(right_warped[-40:]) < 0.5 * rms(right_uniform[-40:])
-assert min(rms(mixed_up), rms(other_way)) > 1.2  # worse than to answer zero, the average, whatever is asked
+    print(
+        f"{name}: error {rms(error):.2f}, "
+        f"recent half {rms(error[recent]):.2f}, last 40 {rms(error[-40:]):.2f}"
+    )
+assert rms(right_uniform) < rms(right_warped) < 0.5 and rms(
+    right_warped[-40:]
+) < 0.5 * rms(right_uniform[-40:])
+assert (
+    min(rms(mixed_up), rms(other_way)) > 1.2
+)  # worse than to answer zero, the average, whatever is asked
 assert rms(mixed_up[recent]) > 2 * rms(right_warped[recent])
 
 # %%
 figure, axes = plt.subplots()
 axes.plot(np.arange(L), u, color="0.7", linewidth=3, linestyle="-", label="the walk")
-axes.plot(np.arange(L), right_warped + u, color=plotting.COLOURS[0], linestyle="-", label="warped ruler (its own)")
-axes.plot(np.arange(L), mixed_up + u, color=plotting.COLOURS[1], linestyle="--", label="even ruler (the other's)")
+axes.plot(
+    np.arange(L),
+    right_warped + u,
+    color=plotting.COLOURS[0],
+    linestyle="-",
+    label="warped ruler (its own)",
+)
+axes.plot(
+    np.arange(L),
+    mixed_up + u,
+    color=plotting.COLOURS[1],
+    linestyle="--",
+    label="even ruler (the other's)",
+)
 axes.set(xlabel="step of the walk", ylabel="height (scaled)", ylim=(-3, 4))
-axes.legend(loc="lower left", ncols=3, bbox_to_anchor=(0, 1), borderaxespad=0, fontsize=9)
+axes.legend(
+    loc="lower left", ncols=3, bbox_to_anchor=(0, 1), borderaxespad=0, fontsize=9
+)
 plotting.show(
     figure,
-    "The state of the time-invariant system at the end of the walk, read in two ways. With its own warped ruler it follows the plain and the "
-    "drop closely and blurs the hills of the beginning. With the even ruler of the other system the drop stands in the wrong place, and "
-    "the curve has little to do with the walk.",
+    "The state of the time-invariant system at the end of the walk, read in two ways. "
+    "With its own warped ruler it follows the plain and the drop closely and blurs "
+    "the hills of the beginning. With the even ruler of the other system the drop "
+    "stands in the wrong place, and the curve has little to do with the walk.",
 )
 
 # %% [markdown]
-# ````{warning} The state of one system, read with the ruler of the other
+# ````{admonition} Trap: the state of one system, read with the ruler of the other
+# :class: warning
+#
 # The time-invariant state of sixteen numbers, read with its own warped ruler, has an error of 0.46 over the whole walk and 0.13 over its
 # recent half. Read with the even ruler, which belongs to the system with the $1/t$, it has 1.25 and 0.34. Over the whole walk that is worse
 # than answering "the average" to every question, whose error is 1. The other mix-up has 1.27. The mistake is inviting, since the matrices are the same. An
@@ -702,7 +867,10 @@ plotting.show(
 
 # %%
 for step in (0.1, 0.01, 0.001):
-    print(f"step {step:5.3f}: the weight is down to 1/e after {1 / step:4.0f} steps, to a half after {np.log(2) / step:3.0f}")
+    print(
+        f"step {step:5.3f}: a half after {np.log(2) / step:3.0f} steps, "
+        f"1/e after {1 / step:4.0f}"
+    )
 
 figure, panels = plt.subplots(3, 1, figsize=(6.4, 5.0), sharex=True)
 whole, newest = {}, {}
@@ -710,17 +878,27 @@ for axes, step in zip(panels, (0.1, 0.01, 0.001), strict=True):
     reading = read_warped(np.asarray(invariant_legs(u, N, step))[-1], L - 1, step)
     whole[step], newest[step] = rms(reading - u), rms((reading - u)[-20:])
     axes.plot(np.arange(L), u, color="0.7", linewidth=3, linestyle="-")
-    axes.plot(np.arange(L), reading, color=plotting.COLOURS[1], linestyle="-", linewidth=1.5)
-    axes.axvline(L - 1 - 1 / step, color="black", linestyle=":") if 1 / step < L else None
+    axes.plot(
+        np.arange(L), reading, color=plotting.COLOURS[1], linestyle="-", linewidth=1.5
+    )
+    axes.axvline(
+        L - 1 - 1 / step, color="black", linestyle=":"
+    ) if 1 / step < L else None
     axes.set(ylabel="height", ylim=(-3, 4))
-    axes.set_title(f"step {step}: error {whole[step]:.2f}, over the last 20 steps {newest[step]:.2f}", loc="left", fontsize=10)
+    axes.set_title(
+        f"step {step}: error {whole[step]:.2f}, last 20 steps {newest[step]:.2f}",
+        loc="left",
+        fontsize=10,
+    )
 panels[-1].set_xlabel("step of the walk (dotted: 1/step steps before its end)")
 assert newest[0.1] < newest[0.01] < newest[0.001]
 assert min(whole[0.01], whole[0.001]) < whole[0.1]
 plotting.show(
     figure,
-    "What sixteen numbers hold at the end of the walk for three steps. With step 0.1 the last few tens of samples are followed exactly and the rest is "
-    "lost. With 0.01 the last two hundred are followed. With 0.001 the whole walk is there, coarsely.",
+    "What sixteen numbers hold at the end of the walk for three steps. With step 0.1 "
+    "the last few tens of samples are followed exactly and the rest is lost. With "
+    "0.01 the last two hundred are followed. With 0.001 the whole walk is there, "
+    "coarsely.",
 )
 
 # %% [markdown]
@@ -752,49 +930,78 @@ plotting.show(
 # wrong: if the responses of the states look alike, the difference between them sits in digits that nobody keeps. So scale each state to
 # variance one and let it be known to three digits: each carries an error of size $\varepsilon = 10^{-3}$, independent of the rest, which adds $\varepsilon^2 I$ to $\Sigma$.
 
+
 # %%
-def recall(A, B, step, digits, ages=1000):
-    """rho_l = h_l^T (Sigma + 10^(-2 digits) I)^-1 h_l,  h_l = Ab^l Bb scaled so that Sigma has ones on its diagonal.   ->  (ages,)"""
+def responses(A, B, step, ages=1000):
+    """h_l = Ab^l Bb, each state scaled to variance one on white noise.
+    ->  (ages, N)
+    """
     Ab, Bb = map(np.asarray, ssm.discretize(A, B, step, "zoh"))
     h = [Bb]
     for _ in range(ages - 1):
         h.append(Ab @ h[-1])
-    h = np.array(h)  # (ages, N)
-    h = h / np.sqrt(np.sum(h**2, axis=0))
+    return np.array(h) / np.sqrt(np.sum(np.square(h), axis=0))
+
+
+def recall(h, digits):
+    """rho_l = h_l^T (Sigma + eps^2 I)^-1 h_l,  Sigma = sum_l h_l h_l^T.
+    (ages, N)  ->  (ages,)
+    """
     covariance = h.T @ h + 10.0 ** (-2 * digits) * np.eye(h.shape[1])
     return np.einsum("ln,nl->l", h, np.linalg.solve(covariance, h.T))
 
 
 def random_stable(N, seed):
-    """A Gaussian A, shifted so that its rightmost eigenvalue has real part -1 like HiPPO's, and a B as long as HiPPO's."""
+    """A Gaussian A, shifted to the largest real part -1; a B as long as HiPPO's.
+
+    -> A (N, N), B (N,)
+    """
     rng = np.random.default_rng(seed)
     A, B = rng.normal(size=(N, N)) / np.sqrt(N), rng.normal(size=N)
     A = A - (np.linalg.eigvals(A).real.max() + 1) * np.eye(N)
-    return jnp.asarray(A), jnp.asarray(B / np.linalg.norm(B) * np.linalg.norm(hippo_legs(N)[1]))
+    B = B / np.linalg.norm(B) * np.linalg.norm(hippo_legs(N)[1])
+    return jnp.asarray(A), jnp.asarray(B)
 
 
 step = 0.05
-for system in (hippo_legs(4), random_stable(4, 0)):  # the budget, while four numbers keep all digits
-    np.testing.assert_allclose(recall(*system, step, digits=8).sum(), 4, rtol=1e-3)
+for system in (hippo_legs(4), random_stable(4, 0)):
+    # four numbers, known to eight digits: the whole budget
+    budget = recall(responses(*system, step), digits=8).sum()
+    np.testing.assert_allclose(budget, 4, rtol=1e-3)
 
-N = 32
-legs = recall(*hippo_legs(N), step, digits=3)
-others = [recall(*random_stable(N, seed), step, digits=3) for seed in range(5)]
-for name, rho in (("HiPPO ", legs), ("random", others[0])):
-    print(f"{name}: recalls {rho.sum():4.1f} samples in all; of ages 5, 10, 20, 40 steps: " + ", ".join(f"{rho[l]:.2f}" for l in (5, 10, 20, 40)))
-assert legs.sum() > 0.85 * N and max(rho.sum() for rho in others) < 0.3 * N
-assert np.all(legs[:6] > 0.98) and all(np.all(legs[:100] > rho[:100]) for rho in others)
+N, digits = 32, 3
+systems = {"HiPPO": hippo_legs(N)} | {
+    f"random {seed}": random_stable(N, seed) for seed in range(5)
+}
+h = {name: responses(*system, step) for name, system in systems.items()}
+rho = {name: recall(h[name], digits) for name in h}
+for name in ("HiPPO", "random 0"):
+    some = ", ".join(f"{rho[name][l]:.2f}" for l in (5, 10, 20, 40))
+    print(
+        f"{name:8}: recalls {rho[name].sum():4.1f} samples in all; "
+        f"those 5, 10, 20, 40 steps old: {some}"
+    )
+random_names = [name for name in systems if name != "HiPPO"]
+assert rho["HiPPO"].sum() > 0.85 * N
+assert max(rho[name].sum() for name in random_names) < 0.3 * N
+assert np.all(rho["HiPPO"][:7] > 0.98)
+assert all(np.all(rho["HiPPO"][:100] > rho[name][:100]) for name in random_names)
 
 # %% [markdown]
 # Thirty-two numbers of HiPPO recall 29 samples, thirty-two random ones about seven. Before drawing it we check the formula the plain way: run both systems on noise, spoil the states in the third digit, fit a readout by least squares on one half and measure the correlation on the other.
 
+
 # %%
 def measured_recall(A, B, step, digits, l, seed=0):
-    """The squared correlation between u_{k-l} and its best linear readout from the spoiled x_k, on fresh noise.   ->  a number"""
+    """The squared correlation between u_{k-l} and its best linear readout from the
+    spoiled x_k, on fresh noise.
+    ->  a number
+    """
     rng = np.random.default_rng(seed)
     noise = rng.normal(size=20_000)
     Ab, Bb = ssm.discretize(A, B, step, "zoh")
-    x = np.asarray(jax.lax.scan(lambda x, u_k: (Ab @ x + Bb * u_k,) * 2, jnp.zeros(len(B)), jnp.asarray(noise))[1])
+    advance = lambda x, u_k: (Ab @ x + Bb * u_k,) * 2  # the new state, twice
+    x = np.asarray(jax.lax.scan(advance, jnp.zeros(len(B)), jnp.asarray(noise))[1])
     x = x / x.std(axis=0)
     x = (x + 10.0**-digits * rng.normal(size=x.shape))[1000:]
     target, half = noise[1000 - l : len(noise) - l], len(x) // 2
@@ -802,30 +1009,66 @@ def measured_recall(A, B, step, digits, l, seed=0):
     return np.corrcoef(x[half:] @ C, target[half:])[0, 1] ** 2
 
 
-for l in (2, 10, 20):
-    assert abs(measured_recall(*hippo_legs(N), step, 3, l) - legs[l]) < 0.05
-    assert abs(measured_recall(*random_stable(N, 0), step, 3, l) - others[0][l]) < 0.05
+for name in ("HiPPO", "random 0"):
+    for l in (2, 10, 20):
+        measured = measured_recall(*systems[name], step, digits, l)
+        assert abs(measured - rho[name][l]) < 0.05
 
 # %%
 figure, axes = plt.subplots()
 ages = np.arange(100)
-for seed, rho in enumerate(others):
-    axes.plot(ages, rho[:100], color=plotting.COLOURS[1], linestyle="--", linewidth=1, label="random matrices" if seed == 0 else None)
-axes.plot(ages, legs[:100], color=plotting.COLOURS[0], linestyle="-", marker="o", markersize=3, label="HiPPO-LegS")
+for name in random_names:
+    label = "random matrices" if name == "random 0" else None
+    axes.plot(
+        ages,
+        rho[name][:100],
+        color=plotting.COLOURS[1],
+        linestyle="--",
+        linewidth=1,
+        label=label,
+    )
+axes.plot(
+    ages,
+    rho["HiPPO"][:100],
+    color=plotting.COLOURS[0],
+    linestyle="-",
+    marker="o",
+    markersize=3,
+    label="HiPPO-LegS",
+)
 axes.set(xlabel="how many steps ago", ylabel="squared correlation", ylim=(0, 1.05))
 axes.legend()
+assert all(rho[name][5] < 0.2 for name in random_names)
 plotting.show(
     figure,
-    "How well the input of l steps ago can be told from 32 states known to three digits. HiPPO knows the last eight steps almost exactly, then its "
-    "curve falls smoothly: 0.4 at 20 steps, 0.2 at 40. Five random matrices, nearly equal to each other, start at 0.7 and are below 0.2 after five steps.",
+    "How well the input of l steps ago can be told from 32 states known to three "
+    "digits. HiPPO knows the last eight steps almost exactly, then its curve falls "
+    "smoothly: 0.4 at 20 steps, 0.2 at 40. Five random matrices, nearly equal to each "
+    "other, start at 0.7 and are below 0.2 after five steps.",
 )
-assert all(rho[5] < 0.2 for rho in others)
 
 # %% [markdown]
-# The random matrices do not decay faster; their slowest mode is as slow as HiPPO's. They fail since their 32 responses are nearly the same
-# few smooth curves, over and over. HiPPO's are orthogonal by construction, each holds something that no other holds.
+# The random matrices do not decay faster: their slowest mode is as slow as HiPPO's. What they lack is difference. Their 32 responses are the same few
+# smooth curves, mixed again and again, and a mixture of old curves is no new information. HiPPO's responses $e^{-\tau} p_n(e^{-\tau})$ are orthogonal
+# (with weight $e^{\tau}$: then their integral is the one of {eq}`hippo-orthonormal`), so each holds something that no other holds. We can count: how many directions
+# of the state vary by more than the third digit?
+
+# %%
+directions = {
+    name: int(np.sum(np.linalg.eigvalsh(h[name].T @ h[name]) > 10.0 ** (-2 * digits)))
+    for name in h
+}
+fewest, most = (f(directions[name] for name in random_names) for f in (min, max))
+print(f"HiPPO: {directions['HiPPO']} of {N}; random: {fewest} to {most}")
+assert directions["HiPPO"] > 0.85 * N and most < 0.3 * N
+for A, _ in systems.values():  # all equally slow
+    slowest = np.linalg.eigvals(np.asarray(A)).real.max()
+    np.testing.assert_allclose(slowest, -1, rtol=1e-6)
+
+# %% [markdown]
+# ````{admonition} Eigenvalues, and a warning about eigenvectors
+# :class: note
 #
-# ````{note} Eigenvalues, and a warning about eigenvectors
 # $A$ is triangular, so its eigenvalues stand on its diagonal: $-1, -2, \dots, -N$. It is tempting to diagonalise it and be done with powers
 # of a full matrix. But the eigenvectors are so nearly parallel that from $N$ of about 20 on float64 cannot even tell their condition number: what
 # a library prints is rounding. Chapter 8 looks into it and finds the way around.
@@ -835,7 +1078,8 @@ assert all(rho[5] < 0.2 for rho in others)
 A, _ = hippo_legs(24)
 eigenvalues, eigenvectors = np.linalg.eig(np.asarray(A))
 np.testing.assert_allclose(np.sort(eigenvalues.real), -np.arange(24, 0, -1), rtol=1e-12)
-assert np.linalg.cond(eigenvectors) > 1e14  # float64 keeps 16 digits: this number has none that is right
+# float64 keeps 16 digits, so of this condition number hardly any digit is right:
+assert np.linalg.cond(eigenvectors) > 1e14
 
 # %% [markdown]
 # ## What we have, and what is missing
@@ -895,7 +1139,9 @@ np.testing.assert_allclose(hippo_legs(2)[0][1], [-np.sqrt(3), -2], rtol=1e-15)
 slow = np.repeat(u, 3)
 np.testing.assert_allclose(project_legs(slow, 8)[-1], x[-1, :8], atol=1e-9)
 fast_state = invariant_legs(u, 8, 0.01)[-1]
-np.testing.assert_allclose(invariant_legs(slow, 8, 0.01 / 3)[-1], fast_state, atol=1e-11)
+np.testing.assert_allclose(
+    invariant_legs(slow, 8, 0.01 / 3)[-1], fast_state, atol=1e-11
+)
 assert np.abs(invariant_legs(slow, 8, 0.01)[-1] - fast_state).max() > 0.1
 
 # %% [markdown]
@@ -947,7 +1193,10 @@ for k, state in enumerate(np.asarray(invariant_legs(u, 8, 0.01))):
 energy = np.cumsum(u**2) / np.arange(1, L + 1)
 errors = np.sqrt(np.maximum(energy[:, None] - np.cumsum(x**2, axis=1), 0))  # (L, 64)
 enough = int(np.argmax(errors[-1] <= 0.25)) + 1
-print(f"N = {enough} is enough at the end; the largest error from step 20 on is {errors[20:, enough - 1].max():.2f}")
+print(
+    f"N = {enough} is enough at the end; "
+    f"the largest error from step 20 on is {errors[20:, enough - 1].max():.2f}"
+)
 assert errors[-1, enough - 1] <= 0.25 < errors[-1, enough - 2]
 
 # %% [markdown]
@@ -975,7 +1224,7 @@ A, B = map(np.asarray, hippo_legs(16))
 
 
 def euler(start):
-    """The largest |x_n| at any time, with the exact solution until step `start` and forward Euler from there."""
+    """The largest |x_n| at any time: exact until step `start`, Euler from there."""
     state, largest = x[start - 1, :16], 0.0
     for k in range(start, L):
         state = state + (A @ state + B * u[k]) / k
@@ -984,7 +1233,9 @@ def euler(start):
 
 
 exact = np.abs(x[:, :16]).max()
-print(f"exact: at most {exact:.1f}; Euler from the second sample on: more than 10^{int(np.log10(euler(1)))}; from sample 8: {euler(8):.0f}; from sample 24: {euler(24):.1f}")
+print(f"exact: at most {exact:.1f}")
+print(f"Euler from the second sample on: over 10^{int(np.log10(euler(1)))}")
+print(f"Euler from sample 8: {euler(8):.0f}; from sample 24: {euler(24):.1f}")
 assert euler(1) > 1e6 and 10 * exact < euler(8) < 1e3 and euler(24) <= exact
 
 # %% [markdown]

@@ -16,7 +16,7 @@ MATHJAX_KEPT = ("tex-chtml.js", "output/chtml", "input/tex/extensions", "a11y", 
 
 def build() -> int:
     """Run the builder; a failed build is removed, since pages it has already read would pass in silence next time."""
-    command = [sys.executable, "-m", "jupyter_book", "build", str(ROOT), "-W", "-n", "--keep-going"]
+    command = [str(Path(sys.executable).parent / "jupyter-book"), "build", str(ROOT), "-W", "-n", "--keep-going"]
     status = subprocess.run(command, cwd=ROOT).returncode
     if status:
         shutil.rmtree(BUILD, ignore_errors=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BRANCH = "published"
+COLAB = "https://colab.research.google.com"
 ADDRESS = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -32,7 +33,13 @@ def publish(root: Path, repository: str, commit: str) -> None:
         raise NotPublishable(f"the repository is an address like https://github.com/OWNER/NAME, but {repository!r} was given")
     if not COMMIT.fullmatch(commit):
         raise NotPublishable(f"the commit is its full name, 40 hexadecimal digits, but {commit!r} was given")
-    texts = {root / "_config.yml": [('url: ""', f'url: "{repository}"'), ("branch: main", f"branch: {BRANCH}")]}
+    texts = {
+        root / "_config.yml": [
+            ('url: ""', f'url: "{repository}"'),
+            ("branch: main", f"branch: {BRANCH}"),
+            ("launch_buttons: {}", f'launch_buttons: {{colab_url: "{COLAB}"}}'),
+        ]
+    }
     for notebook in sorted((root / "notebooks").glob("[0-9][0-9]_*")):
         empty, filled = 'REPOSITORY = ""', f'REPOSITORY = "{repository}@{commit}"'
         if notebook.suffix == ".ipynb":  # there a quotation mark is written \"
