@@ -209,7 +209,9 @@ print(f"jax.grad gives {returned:.0f}, uphill is 6+8j")
 np.testing.assert_allclose(returned, 6 - 8j)
 
 # %% [markdown]
-# ````{warning} Descending along the conjugate
+# ````{admonition} Trap: descending along the conjugate
+# :class: warning
+#
 # One step of length 0.1 down from $3 + 4i$ must shrink both parts, to $2.4 + 3.2i$. Without the conjugate the imaginary part
 # grows, to $2.4 + 4.8i$: descent became ascent for half of the number. Nothing warns; the loss falls in one direction and rises in the other.
 # ````

@@ -68,9 +68,9 @@ plotting.use_style()
 #
 # What does a system have to remember so that its past can be forgotten?
 #
-# A mass hangs on a spring. Pull it and let go: it swings, and friction makes the swings smaller. The whole chapter uses this one system, since everything about it can be worked out on paper.
+# A mass is held by a spring. Pull it and let go: it swings, and friction makes the swings smaller. The whole chapter uses this one system, since everything about it can be worked out on paper.
 #
-# Call its position $q$, with $q = 0$ where the spring is at rest. Three things accelerate it: the spring pulls it back, the more the further it is out; friction brakes it, the more the faster it is;
+# Call its position $q$, with $q = 0$ where it is at rest. Three things accelerate it: the spring pulls it back, the more the further it is out; friction brakes it, the more the faster it is;
 # and we may push it with a force $u(t)$. With a mass of 1,
 #
 # $$ q'' = -\omega_0^2\, q - 2\gamma\, q' + u . $$ (ssm-newton)
@@ -159,9 +159,8 @@ def state_at(t, x_start, u):
     nodes, weights = np.polynomial.legendre.leggauss(40)  # on [-1, 1]
     ages = t * (nodes + 1) / 2
     entered = [scipy.linalg.expm(age * dense_A) @ dense_B * u(t - age) for age in ages]
-    return scipy.linalg.expm(t * dense_A) @ x_start + t / 2 * weights @ np.array(
-        entered
-    )
+    integral = t / 2 * weights @ np.array(entered)
+    return scipy.linalg.expm(t * dense_A) @ x_start + integral
 
 
 def push(t):
@@ -181,7 +180,7 @@ print(f"position after five seconds: {by_formula[0]:.3f}")
 # %% [markdown]
 # ### The spring in closed form
 #
-# For the spring even the exponential can be written out. Take half of the friction out of $A$ and square what is left:
+# For the spring even the exponential can be written out. The diagonal of $A$ is $0, -2\gamma$, with the mean $-\gamma$. Take this mean out of $A$ and square what is left:
 #
 # $$ \begin{aligned}
 # (A + \gamma I)^2 &= \begin{pmatrix} \gamma & 1 \\ -\omega_0^2 & -\gamma \end{pmatrix}^{\!2} \\
@@ -203,8 +202,8 @@ print(f"position after five seconds: {by_formula[0]:.3f}")
 #
 # The guess was right: swings of the frequency $\omega_\gamma$, here almost $\omega_0$, under an envelope $e^{-\gamma t}$.
 #
-# A constant force is no new problem. It moves the place of rest to the state where $x' = 0$, that is $A x_{\text{rest}} + B u = 0$: the mass stands still at $q = u / \omega_0^2$. The distance from that place obeys
-# $(x - x_{\text{rest}})' = A x + B u = A (x - x_{\text{rest}})$, the equation without a force. So
+# A constant force is no new problem. It moves the place of rest to the state where $x' = 0$, that is $A x_{\text{rest}} + B u = 0$: the mass stands still at $q = u / \omega_0^2$. Put $B u = -A x_{\text{rest}}$ into the
+# equation of motion: the distance from that place obeys $(x - x_{\text{rest}})' = A x + B u = A (x - x_{\text{rest}})$, the equation without a force. So
 #
 # $$ x(t) = x_{\text{rest}} + e^{tA} \left( x(0) - x_{\text{rest}} \right) . $$ (ssm-step-force)
 
@@ -262,7 +261,7 @@ plotting.show(
 #
 # A network does not get a function $u(t)$; it gets numbers $u_0, u_1, u_2, \dots$, one every $\Delta$ seconds. Which time does each of them belong to?
 #
-# This has to be fixed once, since a shift by one step is the usual reason why two programs disagree. In this book **step $k$ runs from $k\Delta$ to $(k+1)\Delta$**, and the number $u_k$ stands for the input during that step.
+# This has to be fixed once, since two programs that are both right disagree if one counts a step later. In this book **step $k$ runs from $k\Delta$ to $(k+1)\Delta$**, and the number $u_k$ stands for the input during that step.
 # The state $x_k$ and the output $y_k$ belong to the step's *end*. Call that time
 #
 # $$ t_k = (k+1)\,\Delta, \qquad t_{-1} = 0 . $$

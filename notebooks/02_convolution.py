@@ -234,7 +234,7 @@ plotting.show(
 # each other, add, and write the sum down as $y_k$. Then move the kernel on by one step.
 
 # %%
-L = 36
+L = 30
 u_blocks = np.zeros(L)
 u_blocks[3:7], u_blocks[15:18], u_blocks[24] = 1.0, -0.8, 1.0
 K = kernels["spring"][:L]
@@ -367,7 +367,9 @@ np.testing.assert_allclose(around, [4, 2, 1, 8], atol=1e-12)
 np.testing.assert_allclose(straight, [0, 0, 0, 8])
 
 # %% [markdown]
-# ````{warning} An answer before the question
+# ````{admonition} An answer before the question
+# :class: warning
+#
 # `irfft(rfft(u) * rfft(K))` gives $(4, 2, 1, 8)$ where $(0, 0, 0, 8)$ is right. No error is raised, the shapes fit, and the last number is even correct. A model that is trained to predict the next step with such a layer
 # sees what it should predict, reaches a wonderful loss, and fails when it has to generate.
 # ````
@@ -552,7 +554,9 @@ plotting.show(
 )
 
 # %% [markdown]
-# ````{warning} Relative to what?
+# ````{admonition} Relative to what?
+# :class: warning
+#
 # `np.testing.assert_allclose(y_fft, y, rtol=1e-5)` asks for five digits of *each* output. In float32 it fails for outputs that have decayed, although nothing is wrong: here the last ones miss by more than their own size.
 # Right is a tolerance that is scaled by the largest output, $\max_k |\text{error}_k| < 10^{-5} \max_k |y_k|$. And if the small outputs matter, the transform in float32 is the wrong tool.
 # ````
@@ -660,19 +664,21 @@ assert recorded.count("stablehlo.dot_general") == by_hand  # the first way, coun
 
 # %% tags=["nbval-ignore-output"]
 seconds = {}
-for kernel, lengths in ((kernel_by_loop, (8, 16, 32)), (kernel_by_powers, (8, 32, 1024))):
+for kernel, lengths in ((kernel_by_loop, (8, 16, 24)), (kernel_by_powers, (8, 24, 1024))):
     for L in lengths:
         recorded = jax.jit(kernel, static_argnums=3).lower(*systems["HiPPO"], L)
         begin = time.perf_counter()
         recorded.compile()
         seconds[kernel.__name__, L] = time.perf_counter() - begin
         print(f"{kernel.__name__:18} L = {L:4}: {seconds[kernel.__name__, L]:.2f} s to compile")
-# Wide bounds: the machine may be busy.
-assert seconds["kernel_by_powers", 1024] < 10 * seconds["kernel_by_powers", 8] + 1
+# A wide bound, since the machine may be busy; the loop at L = 1024 is far beyond it.
+assert seconds["kernel_by_powers", 1024] < 10 * seconds["kernel_by_powers", 8] + 5
 
 # %% [markdown]
-# ````{warning} The loop that the compiler sees $L$ times
-# A Python loop over time inside `jit` works and gives the right numbers, and the compiler gets a program that is longer with each step: eight times the length, eight times the program. Nothing warns. If a program needs minutes before it starts, look for
+# ````{admonition} The loop that the compiler sees $L$ times
+# :class: warning
+#
+# A Python loop over time inside `jit` works and gives the right numbers, and the compiler gets a program that is longer with each step: eight times the length, about eight times the program. Nothing warns. If a program needs minutes before it starts, look for
 # a `for` over time and make it a `scan`: its program has one length for every $L$.
 # ````
 #
@@ -827,7 +833,6 @@ for name in ways:
     print(f"{name:12} {took[name] / took['FFT']:7.1f} times the time of the FFT")
 outputs = [np.asarray(function(*inputs)) for function, inputs in ways.values()]
 assert max(relative_error(y, outputs[-1]) for y in outputs) < 1e-12
-assert took["recurrence"] > took["FFT"]
 
 # %% [markdown]
 # So which one?
