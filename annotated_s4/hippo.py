@@ -27,7 +27,7 @@ def hippo_legs(N: int) -> tuple[Float[Array, "{N} {N}"], Float[Array, " {N}"]]:
     return jnp.asarray(A, jnp.result_type(float)), jnp.asarray(root, jnp.result_type(float))
 
 
-def legs_basis(N: int, r: Float[np.ndarray | Array, "*points"]) -> Float[Array, "*points {N}"]:
+def legs_basis(N: int, r: Float[np.ndarray | Array, "*points"] | float) -> Float[Array, "*points {N}"]:
     """p_n(r) = sqrt(2n+1) P_n(2r - 1) for n < N: Legendre's polynomials, orthonormal on [0, 1].
 
     The same polynomials read both memories: the past is sum_n x_n p_n(r). r = 1 is the present. For what came in
@@ -38,7 +38,7 @@ def legs_basis(N: int, r: Float[np.ndarray | Array, "*points"]) -> Float[Array, 
     """
     _require_size(N)
     values = legendre.legvander(2 * np.asarray(r) - 1, N - 1) * np.sqrt(2 * np.arange(N) + 1)
-    return jnp.asarray(values, jnp.result_type(float))
+    return jnp.asarray(values.reshape(*np.shape(r), N), jnp.result_type(float))
 
 
 def project_legs(u: Float[Array, " L"], N: int) -> Float[Array, "L {N}"]:

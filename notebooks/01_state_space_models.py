@@ -106,7 +106,7 @@ A, B, C = spring(frequency, damping)
 q, velocity, u = 0.3, -1.0, 0.5
 acceleration = -(frequency**2) * q - 2 * damping * velocity + u
 np.testing.assert_allclose(
-    A @ jnp.array([q, velocity]) + B * u, [velocity, acceleration], atol=1e-15
+    A @ jnp.array([q, velocity]) + B * u, [velocity, acceleration], rtol=0, atol=1e-15
 )
 
 # %% [markdown]
@@ -174,7 +174,7 @@ def slope(t, x):
 x_start = np.array([1.0, 0.0])
 solver = scipy.integrate.solve_ivp(slope, (0, 5), x_start, rtol=1e-11, atol=1e-12)
 by_formula = state_at(5.0, x_start, push)
-np.testing.assert_allclose(by_formula, solver.y[:, -1], atol=1e-8)
+np.testing.assert_allclose(by_formula, solver.y[:, -1], rtol=0, atol=1e-8)
 print(f"position after five seconds: {by_formula[0]:.3f}")
 
 # %% [markdown]
@@ -223,10 +223,10 @@ def motion(t, x_start, force=0.0):
 
 times = np.linspace(0, 12, 241)
 by_expm = np.array([scipy.linalg.expm(t * dense_A) @ x_start for t in times])
-np.testing.assert_allclose(motion(times, x_start), by_expm, atol=1e-12)
+np.testing.assert_allclose(motion(times, x_start), by_expm, rtol=0, atol=1e-12)
 after_push = state_at(5.0, x_start, lambda t: 1.5)
 np.testing.assert_allclose(
-    motion(np.array([5.0]), x_start, 1.5)[0], after_push, atol=1e-12
+    motion(np.array([5.0]), x_start, 1.5)[0], after_push, rtol=0, atol=1e-12
 )
 print(f"one swing takes {2 * np.pi / damped_frequency:.2f} s")
 print(f"after 5 s the envelope is at {np.exp(-damping * 5):.2f}")
@@ -496,8 +496,8 @@ for method in methods:
 print(f"{'exact':15s} {np.exp(-0.1):.5f}")
 
 Ab, Bb = discretize(*spring(frequency=0.0, damping=0.0)[:2], 0.6, "zoh")
-np.testing.assert_allclose(Ab, [[1, 0.6], [0, 1]], atol=1e-15)
-np.testing.assert_allclose(Bb, [0.6**2 / 2, 0.6], atol=1e-15)
+np.testing.assert_allclose(Ab, [[1, 0.6], [0, 1]], rtol=0, atol=1e-15)
+np.testing.assert_allclose(Bb, [0.6**2 / 2, 0.6], rtol=0, atol=1e-15)
 
 # %% [markdown]
 # Then all four against the package and against SciPy, on the spring and on a random system with $N = 5$. For the hold, also against the form with the inverse.
@@ -520,13 +520,13 @@ for system in [(A, B, C), (random_A, random_B, random_C)]:
     for method, scipys_name in zip(methods, scipys_names, strict=True):
         Ab, Bb = discretize(*system[:2], 0.1, method)
         packages_Ab, packages_Bb = ssm.discretize(*system[:2], 0.1, method)
-        np.testing.assert_allclose(Ab, packages_Ab, atol=1e-14)
-        np.testing.assert_allclose(Bb, packages_Bb, atol=1e-14)
+        np.testing.assert_allclose(Ab, packages_Ab, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(Bb, packages_Bb, rtol=0, atol=1e-14)
         scipys = scipy.signal.cont2discrete(for_scipy(*system), 0.1, scipys_name)
-        np.testing.assert_allclose(Ab, scipys[0], atol=1e-13)
-        np.testing.assert_allclose(Bb, scipys[1][:, 0], atol=1e-13)
+        np.testing.assert_allclose(Ab, scipys[0], rtol=0, atol=1e-13)
+        np.testing.assert_allclose(Bb, scipys[1][:, 0], rtol=0, atol=1e-13)
     with_inverse = np.linalg.solve(a, (scipy.linalg.expm(0.1 * a) - np.eye(len(a))) @ b)
-    np.testing.assert_allclose(Bb, with_inverse[:, 0], atol=1e-13)
+    np.testing.assert_allclose(Bb, with_inverse[:, 0], rtol=0, atol=1e-13)
 print("two systems, four methods: chapter = package = SciPy")
 
 # %% [markdown]
@@ -569,12 +569,12 @@ x, looped = np.zeros(5), []
 for u_k in u:
     x = ab @ x + bb * u_k
     looped.append(c @ x)
-np.testing.assert_allclose(y, looped, atol=1e-13)
-np.testing.assert_allclose(last, x, atol=1e-13)
+np.testing.assert_allclose(y, looped, rtol=0, atol=1e-13)
+np.testing.assert_allclose(last, x, rtol=0, atol=1e-13)
 
 packages_last, packages_y = ssm.scan_ssm(Ab, Bb, random_C, jnp.array(u))
-np.testing.assert_allclose(y, packages_y, atol=1e-13)
-np.testing.assert_allclose(last, packages_last, atol=1e-13)
+np.testing.assert_allclose(y, packages_y, rtol=0, atol=1e-13)
+np.testing.assert_allclose(last, packages_last, rtol=0, atol=1e-13)
 
 # %% [markdown]
 # ````{admonition} Trap: SciPy's input arrives one step late
@@ -600,7 +600,7 @@ print("dlsim as it comes:", [f"{value:.2f}" for value in late])
 print("this book:        ", [f"{value:.2f}" for value in np.asarray(ours)])
 assert np.array_equal(late, [0, 1, 0.5]) and np.array_equal(ours, [1, 0.5, 0.25])
 
-np.testing.assert_allclose(y, dlsim(Ab, Bb, random_C, u), atol=1e-13)
+np.testing.assert_allclose(y, dlsim(Ab, Bb, random_C, u), rtol=0, atol=1e-13)
 
 # %% [markdown]
 # ## The spring, moving
@@ -621,9 +621,9 @@ position = np.asarray(position)
 pushed = motion(times[:120], np.zeros(2), force=4.0)
 released = motion(times[:120], pushed[-1])
 closed = np.concatenate([pushed, released])
-np.testing.assert_allclose(position, closed[:, 0], atol=1e-12)
-np.testing.assert_allclose(position, dlsim(Ab, Bb, C, force), atol=1e-12)
-np.testing.assert_allclose(last, closed[-1], atol=1e-12)
+np.testing.assert_allclose(position, closed[:, 0], rtol=0, atol=1e-12)
+np.testing.assert_allclose(position, dlsim(Ab, Bb, C, force), rtol=0, atol=1e-12)
+np.testing.assert_allclose(last, closed[-1], rtol=0, atol=1e-12)
 
 trapezoid = run(*discretize(A, B, step, "bilinear"), C, force, jnp.zeros(2))[1]
 print(f"highest point: {position.max():.2f}")
@@ -714,7 +714,7 @@ for method, factor in factors.items():
     Ab, _ = discretize(random_A, random_B, 0.3, method)
     of_the_matrix = np.sort_complex(np.linalg.eigvals(np.asarray(Ab)))
     predicted = np.sort_complex(factor(0.3 * eigenvalues))
-    np.testing.assert_allclose(of_the_matrix, predicted, atol=1e-10)
+    np.testing.assert_allclose(of_the_matrix, predicted, rtol=0, atol=1e-10)
 # Backward Euler calms what really explodes:
 assert abs(factors["backward_euler"](3.0)) == 0.5 and np.exp(3.0) > 20
 
@@ -837,9 +837,9 @@ block = jnp.zeros((3, 3)).at[:2, :2].set(A).at[:2, 2].set(B)
 for method in ("euler", "backward_euler", "bilinear"):
     Ab, Bb = discretize(A, B, 0.3, method)
     larger, _ = discretize(block, jnp.zeros(3), 0.3, method)
-    np.testing.assert_allclose(larger[:2, :2], Ab, atol=1e-14)
-    np.testing.assert_allclose(larger[:2, 2], Bb, atol=1e-14)
-    np.testing.assert_allclose(larger[2], [0, 0, 1], atol=1e-14)
+    np.testing.assert_allclose(larger[:2, :2], Ab, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(larger[:2, 2], Bb, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(larger[2], [0, 0, 1], rtol=0, atol=1e-14)
 
 # %% [markdown]
 # The third case is another matter. Let $u(t) = \sin 3t$ be smooth, and let $u_k = u(t_k)$ be its **samples**. Now nobody holds the input. What should come out?
@@ -931,7 +931,7 @@ for method in ("bilinear", "zoh"):
     Ab, Bb = discretize(A, B, finest, method)
     y = np.asarray(run(Ab, Bb, C, inputs("sampled", 256), np.zeros(2))[1])
     error = y[255::256] - exact["sampled"]
-    np.testing.assert_allclose(error, early, atol=0.01 * np.abs(early).max())
+    np.testing.assert_allclose(error, early, rtol=0, atol=0.01 * np.abs(early).max())
 
 # %% [markdown]
 # The prediction holds in every entry, and in the sampled case the error is half a step of $y'$, to a hundredth of itself.
@@ -992,7 +992,7 @@ assert np.abs(scipys[2] - dense_C).max() > 1e-3 and scipys[3][0, 0] > 0
 samples = inputs("sampled", 8)
 with_means = run(*discretize(A, B, 0.25 / 8), C, inputs("means", 8), jnp.zeros(2))[1]
 by_scipy = scipy.signal.dlsim(scipys, samples[:, None])[1][:, 0]
-np.testing.assert_allclose(by_scipy, with_means, atol=1e-13)
+np.testing.assert_allclose(by_scipy, with_means, rtol=0, atol=1e-13)
 
 # %% [markdown]
 # Which of the cases is ours? A sentence or a row of pixels has no values between its samples. There, "$u_k$ holds for one step" is a definition and no approximation, and S4 takes it so. For a sampled sound it is a convention: the output comes half a sample early, in training and ever after.
@@ -1041,13 +1041,13 @@ print(
     f"first output with step 0.01: {first[0.01]:.5f}, with step 10: {first[10.0]:.2f}"
 )
 ten_seconds = motion(np.array([10.0]), np.zeros(2), force=1.0)[0, 0]
-np.testing.assert_allclose(first[10.0], ten_seconds, atol=1e-12)
+np.testing.assert_allclose(first[10.0], ten_seconds, rtol=0, atol=1e-12)
 
 # With A and B per millisecond, a step of 10 is right: the same Ab and Bb.
 Ab, Bb = discretize(A, B, 0.01, "zoh")
 same_Ab, same_Bb = discretize(A / 1000, B / 1000, 10.0, "zoh")
-np.testing.assert_allclose(Ab, same_Ab, atol=1e-14)
-np.testing.assert_allclose(Bb, same_Bb, atol=1e-14)
+np.testing.assert_allclose(Ab, same_Ab, rtol=0, atol=1e-14)
+np.testing.assert_allclose(Bb, same_Bb, rtol=0, atol=1e-14)
 
 # %% [markdown]
 # ## What we have, and what is missing
@@ -1157,7 +1157,7 @@ samples = generator.normal(size=1000) * 3 + 1j * generator.normal(size=1000) * 3
 g = factors["bilinear"](samples)
 assert np.array_equal(np.abs(g) < 1, samples.real < 0)
 np.testing.assert_allclose(
-    np.abs(factors["bilinear"](1j * samples.imag)), 1, atol=1e-14
+    np.abs(factors["bilinear"](1j * samples.imag)), 1, rtol=0, atol=1e-14
 )
 assert abs(factors["bilinear"](1e6j) + 1) < 1e-5
 
@@ -1220,12 +1220,12 @@ Ab, Bb = discretize(A, B, 0.1)
 last, whole = run(Ab, Bb, C, u, jnp.zeros(2))
 between, first = run(Ab, Bb, C, u[:77], jnp.zeros(2))
 end, second = run(Ab, Bb, C, u[77:], between)
-np.testing.assert_allclose(jnp.concatenate([first, second]), whole, atol=1e-13)
-np.testing.assert_allclose(end, last, atol=1e-13)
+np.testing.assert_allclose(jnp.concatenate([first, second]), whole, rtol=0, atol=1e-13)
+np.testing.assert_allclose(end, last, rtol=0, atol=1e-13)
 
 forgotten = run(Ab, Bb, C, u[77:], jnp.zeros(2))[1]
 free = run(Ab, Bb, C, np.zeros(123), between)[1]
-np.testing.assert_allclose(second - forgotten, free, atol=1e-13)
+np.testing.assert_allclose(second - forgotten, free, rtol=0, atol=1e-13)
 assert np.abs(free).max() > 0.01
 
 # %% [markdown]

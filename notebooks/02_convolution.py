@@ -158,7 +158,7 @@ kernels = {name: kernel_by_definition(*system, 96) for name, system in systems.i
 click = jnp.zeros(96).at[0].set(1.0)
 for name, system in systems.items():
     answer = scan_ssm(*system, click)[1]
-    np.testing.assert_allclose(answer, kernels[name], atol=1e-14)
+    np.testing.assert_allclose(answer, kernels[name], rtol=0, atol=1e-14)
 print("the HiPPO memory answers most strongly after", kernels["HiPPO"].argmax(), "steps")
 assert abs(kernels["HiPPO"].argmax() - 32) <= 1
 
@@ -208,7 +208,7 @@ L = 24
 u = jax.random.normal(jax.random.key(0), (L,))
 for name, system in systems.items():
     jacobian = jax.jacobian(lambda u, system=system: scan_ssm(*system, u)[1])(u)
-    np.testing.assert_allclose(jacobian, toeplitz(kernels[name][:L]), atol=1e-14)
+    np.testing.assert_allclose(jacobian, toeplitz(kernels[name][:L]), rtol=0, atol=1e-14)
     assert np.all(np.triu(jacobian, 1) == 0), "an input changed an output before it"
 
 figure, axes = plt.subplots(figsize=(4.6, 3.6))
@@ -275,8 +275,8 @@ u = jax.random.normal(jax.random.key(1), (96,))
 for name, system in systems.items():
     y = scan_ssm(*system, u)[1]
     direct = np.convolve(u, kernels[name])[:96]
-    np.testing.assert_allclose(direct, y, atol=1e-13)
-    np.testing.assert_allclose(toeplitz(kernels[name]) @ u, y, atol=1e-13)
+    np.testing.assert_allclose(direct, y, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(toeplitz(kernels[name]) @ u, y, rtol=0, atol=1e-13)
 
 # %% [markdown]
 # Once the kernel is known, all outputs can be computed at the same time. None has to wait for the one before it. But the sum has $1 + 2 + \dots + L = L(L+1)/2$ products:
@@ -346,10 +346,10 @@ def circular_convolution(u, K):
 
 for L in (4, 5, 96):
     u, K = np.random.default_rng(L).normal(size=(2, L))
-    np.testing.assert_allclose(dft(u), np.fft.fft(u), atol=1e-11)
-    np.testing.assert_allclose(inverse_dft(dft(K)), K, atol=1e-12)
-    np.testing.assert_allclose(inverse_dft(dft(K) * dft(u)), circular_convolution(u, K), atol=1e-11)
-    np.testing.assert_allclose(np.fft.ifft(np.fft.fft(K) * np.fft.fft(u)), circular_convolution(u, K), atol=1e-12)
+    np.testing.assert_allclose(dft(u), np.fft.fft(u), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(inverse_dft(dft(K)), K, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(inverse_dft(dft(K) * dft(u)), circular_convolution(u, K), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(np.fft.ifft(np.fft.fft(K) * np.fft.fft(u)), circular_convolution(u, K), rtol=0, atol=1e-12)
 
 # %% [markdown]
 # (`inverse_dft` uses that the conjugate of $z_j^{\,k}$ is $z_j^{-k}$: to conjugate before and after turns each $z_j^{\,k}$ around and leaves the numbers $\hat K_j$ as they were.)
@@ -363,7 +363,7 @@ around = jnp.fft.irfft(jnp.fft.rfft(u_click) * jnp.fft.rfft(K_click), n=4)
 straight = np.convolve(u_click, K_click)[:4]
 print("product of transforms:", [round(float(value), 6) + 0.0 for value in around])
 print("causal convolution:   ", straight.tolist())
-np.testing.assert_allclose(around, [4, 2, 1, 8], atol=1e-12)
+np.testing.assert_allclose(around, [4, 2, 1, 8], rtol=0, atol=1e-12)
 np.testing.assert_allclose(straight, [0, 0, 0, 8])
 
 # %% [markdown]
@@ -399,12 +399,12 @@ def causal_convolution(u, K):
     return jnp.fft.irfft(product, n=2 * L)[..., :L]
 
 
-np.testing.assert_allclose(causal_convolution(u_click, K_click), [0, 0, 0, 8], atol=1e-14)
+np.testing.assert_allclose(causal_convolution(u_click, K_click), [0, 0, 0, 8], rtol=0, atol=1e-14)
 for L in (1, 2, 97):
     u, K = np.random.default_rng(L).normal(size=(2, L))
     y = causal_convolution(u, K)
-    np.testing.assert_allclose(y, np.convolve(u, K)[:L], atol=1e-13)  # an independent direct sum
-    np.testing.assert_allclose(y, ssm.causal_convolution(u, K), atol=1e-13)  # the package's
+    np.testing.assert_allclose(y, np.convolve(u, K)[:L], rtol=0, atol=1e-13)  # an independent direct sum
+    np.testing.assert_allclose(y, ssm.causal_convolution(u, K), rtol=0, atol=1e-13)  # the package's
 
 # %% [markdown]
 # On a longer input the difference can be seen. The spring is pushed near the end of 64 steps:
@@ -450,7 +450,7 @@ assert np.all(np.isnan(by_transform[2]))
 
 jacobian = jax.jacobian(lambda u: causal_convolution(u, K))(u)
 assert np.max(np.abs(np.triu(jacobian, 1))) < 1e-14
-np.testing.assert_allclose(jacobian, toeplitz(K), atol=1e-14)
+np.testing.assert_allclose(jacobian, toeplitz(K), rtol=0, atol=1e-14)
 
 # %% [markdown]
 # ## One system, two programs
@@ -512,7 +512,7 @@ for name, system in checked.items():
         assert max(relative_error(stepped, right), relative_error(convolved, right)) < bound, (name, real)
     print(f"{name:20}  float64: below 1e-12   float32: below 1e-5")
 
-np.testing.assert_allclose(ssm.kernel_by_powers(*map(jnp.asarray, checked["spring, eigenvectors"]), 96), kernels["spring"], atol=1e-13)
+np.testing.assert_allclose(ssm.kernel_by_powers(*map(jnp.asarray, checked["spring, eigenvectors"]), 96), kernels["spring"], rtol=0, atol=1e-13)
 
 # %% [markdown]
 # Ten comparisons of two programs, and each program against a third that is a plain NumPy loop. (`ssm.kernel_by_powers` is derived below.)
@@ -630,11 +630,11 @@ def kernel_by_powers(Ab, Bb, C, L):
 
 
 for name, system in systems.items():
-    np.testing.assert_allclose(kernel_by_powers(*system, 96), kernels[name], atol=1e-13)
-    np.testing.assert_allclose(ssm.kernel_by_powers(*system, 96), kernels[name], atol=1e-13)
+    np.testing.assert_allclose(kernel_by_powers(*system, 96), kernels[name], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(ssm.kernel_by_powers(*system, 96), kernels[name], rtol=0, atol=1e-13)
 for kernel in (kernel_by_matrix_powers, kernel_by_loop):
     compiled = jax.jit(kernel, static_argnums=3)  # L is part of the program, not an input
-    np.testing.assert_allclose(compiled(*systems["spring"], 12), kernels["spring"][:12], atol=1e-13)
+    np.testing.assert_allclose(compiled(*systems["spring"], 12), kernels["spring"][:12], rtol=0, atol=1e-13)
 
 
 # %% [markdown]
@@ -660,7 +660,7 @@ recorded = jax.jit(kernel_by_matrix_powers, static_argnums=3).lower(*systems["Hi
 assert recorded.count("stablehlo.dot_general") == by_hand  # the first way, counted by hand
 
 # %% [markdown]
-# What that means in seconds differs from machine to machine. The table measures the compiler alone, for short kernels, since the loop at $L = 256$ would take longer than the rest of the chapter:
+# What that means in seconds differs from machine to machine. The table measures the compiler alone, for short kernels, so that nobody has to wait for the loop:
 
 # %% tags=["nbval-ignore-output"]
 seconds = {}
@@ -740,7 +740,7 @@ for N, marker, least in ((16, "o", 1e5), (64, "s", 1e23), (128, "^", 3.4e38)):
     print(f"N = {N:3}: rho = {rho:.4f}, and yet the norm climbs to 10^{np.log10(hill.max()):.0f}")
     assert rho < 1 and hill.max() > least
 
-    np.testing.assert_allclose(A + A.T, -(np.eye(N) + np.outer(B, B)), atol=1e-12 * N)
+    np.testing.assert_allclose(A + A.T, -(np.eye(N) + np.outer(B, B)), rtol=0, atol=1e-12 * N)
     bilinear = np.asarray(discretize(A, B, 1.6 / N)[0])
     assert np.linalg.norm(bilinear, 2) < 1 + 1e-12
 
@@ -919,8 +919,8 @@ def in_series(one, two):
 
 there = kernel_by_definition(*in_series(systems["leaky average"], systems["spring"]), 96)
 back = kernel_by_definition(*in_series(systems["spring"], systems["leaky average"]), 96)
-np.testing.assert_allclose(there, causal_convolution(kernels["leaky average"], kernels["spring"]), atol=1e-14)
-np.testing.assert_allclose(there, back, atol=1e-14)
+np.testing.assert_allclose(there, causal_convolution(kernels["leaky average"], kernels["spring"]), rtol=0, atol=1e-14)
+np.testing.assert_allclose(there, back, rtol=0, atol=1e-14)
 
 # %% [markdown]
 # ````{solution-end}
@@ -950,7 +950,7 @@ def convolution_with_padding(u, K, zeros):
 L = 12
 u, K = np.random.default_rng(7).normal(size=(2, L))
 right = np.convolve(u, K)[:L]
-np.testing.assert_allclose(convolution_with_padding(u, K, L - 1), right, atol=1e-13)
+np.testing.assert_allclose(convolution_with_padding(u, K, L - 1), right, rtol=0, atol=1e-13)
 error = convolution_with_padding(u, K, L - 2) - right
 assert np.isclose(error[0], K[-1] * u[-1]) and abs(error[0]) > 1e-2
 assert np.max(np.abs(error[1:])) < 1e-13
@@ -1010,7 +1010,7 @@ def layer(weights):
     return jax.lax.conv_general_dilated(u[None, None], weights[None, None], window_strides=(1,), padding=[(31, 0)], precision="highest")[0, 0]
 
 
-np.testing.assert_allclose(layer(K[::-1]), causal_convolution(u, K), atol=1e-13)
+np.testing.assert_allclose(layer(K[::-1]), causal_convolution(u, K), rtol=0, atol=1e-13)
 assert relative_error(layer(K), np.asarray(causal_convolution(u, K))) > 0.1  # not turned around: another answer
 
 # %% [markdown]

@@ -169,9 +169,11 @@ assert abs(float(Ab[0, 0]) ** 1000 / state_after(0.01) - 1) < 1e-3  # the packag
 # ### The layer
 #
 # First the kernels of all features. `jax.lax.map` runs a function for one feature after the other. We could ask `vmap` for all features at
-# once, but these are small linear systems to solve, and there is nothing to gain. The powers come from chapter 2.
+# once, but these are small linear systems to solve, and there is little to gain. The powers come from chapter 2. `jax.jit` compiles the whole
+# for each length $L$ that it meets, which is why $L$ is declared *static*: a number that must be known when the program is made.
 
 # %%
+@partial(jax.jit, static_argnums=4)
 def kernels(A, B, C, log_step, L):
     """K_l = C Ab^l Bb of each feature.   A: (N, N), B and C: (H, N), log_step: (H,)  ->  K: (H, L)"""
     Ab, Bb = jax.lax.map(lambda feature: ssm.discretize(A, *feature), (B, jnp.exp(log_step)))
@@ -360,18 +362,20 @@ np.testing.assert_allclose(theirs(u), block(u), atol=1e-5)
 # %% [markdown]
 # ````{warning} Dropout left on
 # A network in training mode answers differently each time it is asked, and worse than it could. Call `model.eval()` before measuring and
-# `model.train()` before going on. Below, the same digit goes twice through a block that drops half of its numbers: the two answers differ; after
-# `eval()` they are equal, bit for bit.
+# `model.train()` before going on. Below, the same numbers go twice through a block's dropout of one half. In training mode the two
+# results differ in half of their places: a place agrees only where both draws kept it or both left it out. After `eval()` nothing is
+# dropped.
 # ````
 
 # %%
 dropping = Block(layer, H, dropout=0.5, rngs=nnx.Rngs(2))
 dropping.train()
-first, second = dropping(u), dropping(u)
+first, second = dropping.dropout(u), dropping.dropout(u)
 print(f"in training mode {float((first != second).mean()):.1f} of the numbers differ from one call to the next")
-assert (first != second).mean() > 0.4  # a number stays only if both masks agree on it: half of them
+assert 0.45 < (first != second).mean() < 0.55
+assert jnp.array_equal(first, jnp.where(first == 0, 0, 2 * u))  # what is kept is scaled up, here by two
 dropping.eval()
-assert jnp.array_equal(dropping(u), dropping(u))
+assert jnp.array_equal(dropping.dropout(u), u)
 
 # %% [markdown]
 # ## The stack
@@ -400,7 +404,8 @@ class Network(nnx.Module):
 # %% [markdown]
 # How many numbers does it learn, with $H = N = 32$ and two blocks? By hand: the encoder has $32 + 32 = 64$. In a block the norm has 64, the
 # layer $2 \cdot 32 \cdot 32$ for $B$ and $C$ and 64 for $D$ and the steps, which is 2112, and the gate $32 \cdot 64 + 64 = 2112$; that makes 4288. The last norm
-# has 64, the decoder $32 \cdot 10 + 10 = 330$. Together $64 + 2 \cdot 4288 + 64 + 330 = 9034$.
+# has 64, the decoder $32 \cdot 10 + 10 = 330$. Together $64 + 2 \cdot 4288 + 64 + 330 = 9034$. (`nnx.jit` is `jax.jit` for functions that take a
+# module: it compiles the function when it is first called.)
 
 # %%
 network = Network(hippo.hippo_legs, rngs=nnx.Rngs(0))
@@ -410,8 +415,17 @@ assert learned == 64 + 2 * (64 + 2112 + 2112) + 64 + 330 == 9034
 
 theirs = model.SequenceModel("ssm", d_input=1, d_output=10, d_model=32, n_layers=2, ssm_n=32, l_max=64, rngs=nnx.Rngs(7))
 nnx.update(theirs, nnx.state(network, nnx.Not(nnx.RngState)))
-some = digits.train.x[:50]
-np.testing.assert_allclose(theirs(some), network(some), atol=1e-4)
+
+
+@nnx.jit
+def answer(network, x):
+    """The logits.   x: (batch, L, 1)  ->  (batch, 10)"""
+    return network(x)
+
+
+logits = answer(network, digits.train.x)
+assert logits.shape == (1200, 10)
+np.testing.assert_allclose(answer(theirs, digits.train.x), logits, atol=1e-4)
 
 # %% [markdown]
 # ## How surprised is it?
@@ -430,8 +444,8 @@ def cross_entropy(logits, labels):
 
 
 assert abs(float(cross_entropy(jnp.zeros((5, 10)), jnp.arange(5))) - np.log(10)) < 1e-6
-at_start = float(cross_entropy(network(digits.train.x), digits.train.y))
-np.testing.assert_allclose(train.cross_entropy(network(some), digits.train.y[:50]), cross_entropy(network(some), digits.train.y[:50]), rtol=1e-5)
+at_start = float(cross_entropy(logits, digits.train.y))
+assert abs(at_start - float(train.cross_entropy(logits, digits.train.y))) < 1e-5
 print(f"ln 10 = {np.log(10):.2f}, and the untrained network is less than 0.4 away from it")
 assert abs(at_start - np.log(10)) < 0.4
 
@@ -444,7 +458,7 @@ assert abs(at_start - np.log(10)) < 0.4
 #
 # An epoch is a loop with a state, so it is a scan, the same `jax.lax.scan` that runs a recurrence. The state is: the parameters, the optimiser's
 # memory, and the rest of the module (constants and random streams). `jax.value_and_grad` turns the loss into a function that returns the loss and
-# its gradient with respect to its first argument. `jax.jit` compiles the whole epoch to one program; `static_argnums` says which arguments are not arrays.
+# its gradient with respect to its first argument. `jax.jit` compiles the whole epoch to one program; the static arguments are the two that are not arrays.
 
 # %%
 @partial(jax.jit, static_argnums=(0, 1))
@@ -486,20 +500,18 @@ def fit(network, part, epochs, seed, batch=50):
 
 # %% [markdown]
 # Two checks before we trust it. The first: with the same seed, the same numbers, bit for bit. (On a CPU. A GPU may add in
-# another order from run to run.) Without that, a change that helps and a lucky shuffle look the same. The second: one epoch of ours is one epoch of the package's
-# on the same parameters and the same batches.
+# another order from run to run.) Without that, a change that helps and a lucky shuffle look the same. The second: the package's training, on a third
+# copy of the network, finds the same loss.
 
 # %%
 first, second = (Network(hippo.hippo_legs, rngs=nnx.Rngs(0)) for _ in range(2))
-begin = time.perf_counter()
 loss_first, loss_second = next(fit(first, digits.train, 1, seed=0)), next(fit(second, digits.train, 1, seed=0))
 if jax.default_backend() == "cpu":
     assert loss_first == loss_second
     assert all(jnp.array_equal(a, b) for a, b in zip(*(jax.tree.leaves(nnx.state(net, nnx.Param)) for net in (first, second)), strict=True))
 
-theirs = model.SequenceModel("ssm", d_input=1, d_output=10, d_model=32, n_layers=2, ssm_n=32, l_max=64, rngs=nnx.Rngs(7))
-nnx.update(theirs, nnx.state(Network(hippo.hippo_legs, rngs=nnx.Rngs(0)), nnx.Not(nnx.RngState)))
-loss_theirs = next(train.fit(theirs, digits.train, epochs=1, batch_size=50, optimizer=adam, seed=0))
+third = Network(hippo.hippo_legs, rngs=nnx.Rngs(0))
+loss_theirs = next(train.fit(third, digits.train, epochs=1, batch_size=50, optimizer=adam, seed=0))
 assert abs(loss_theirs / loss_first - 1) < 1e-2
 
 # %% [markdown]
@@ -527,30 +539,31 @@ assert on_test.max() > 0.13 and (again == digits.test.y).mean() < 0.12
 # %% [markdown]
 # ## It reads
 #
-# Twelve epochs, one curve for the loss on the training set and one for the accuracy on the validation set.
+# Twenty epochs, one curve for the loss on the training set and one for the accuracy on the validation set.
 
 # %% tags=["nbval-ignore-output"]
 network = Network(hippo.hippo_legs, rngs=nnx.Rngs(0))
 losses, validation = [], []
 begin = time.perf_counter()
-for loss in fit(network, digits.train, epochs=12, seed=0):
+for loss in fit(network, digits.train, epochs=20, seed=0):
     losses.append(loss)
     validation.append(train.accuracy(network, digits.validation))
-print(f"{time.perf_counter() - begin:.0f} s for 12 epochs; loss {losses[0]:.2f} -> {losses[-1]:.2f} nats; validation {100 * validation[-1]:.0f} %")
+print(f"{time.perf_counter() - begin:.0f} s for 20 epochs; loss {losses[0]:.2f} -> {losses[-1]:.2f} nats; validation {100 * validation[-1]:.0f} %")
 assert losses[-1] < 0.4 and validation[-1] > 0.9
 
 # %%
 figure, (left, right) = plt.subplots(1, 2)
-epochs = np.arange(1, 13)
+epochs = np.arange(1, 21)
 left.plot(epochs, losses, marker="o", markersize=4)
 left.axhline(np.log(10), color="#777777", linewidth=1, linestyle=":")
-left.annotate("ln 10: a guess", (12, np.log(10)), xytext=(0, -11), textcoords="offset points", ha="right", fontsize=9)
+left.annotate("ln 10: a guess", (20, np.log(10)), xytext=(0, -11), textcoords="offset points", ha="right", fontsize=9)
 left.set(xlabel="epoch", ylabel="training loss in nats", ylim=(0, None))
 right.plot(epochs, validation, marker="o", markersize=4)
 right.axhline(0.1, color="#777777", linewidth=1, linestyle=":")
-right.annotate("a guess", (12, 0.1), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9)
-right.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
-plotting.show(figure, "Left, the training loss over twelve epochs: it starts near ln 10 = 2.3 nats and falls below 0.4. Right, the validation accuracy: from near one tenth to above nine tenths.")
+right.annotate("a guess", (20, 0.1), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9)
+right.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1), xticks=[1, 5, 10, 15, 20])
+left.set_xticks([1, 5, 10, 15, 20])
+plotting.show(figure, "Left, the training loss over twenty epochs: it starts near ln 10 = 2.3 nats and falls below 0.4. Right, the validation accuracy: from near one tenth to above nine tenths.")
 
 # %% [markdown]
 # All choices are made. We open the test set.
@@ -654,7 +667,8 @@ plotting.show(figure, "The six functions that a state of size six remembers with
 #
 # They have length 1 as well ($n = m$ gives 1), so this is the cosine of the angle between two of them. The first two: $\sqrt{3}/2 = 0.87$, an angle of 30 degrees. The last two of 32, $n = 30$ and $m = 31$:
 # $\sqrt{61 \cdot 63}/62 = 0.9999$. Thirty-two arrows in nearly one direction. To say something that lies across them, $C$ needs huge numbers of alternating signs, and gradient descent, which
-# takes small steps, is slow to find those. So we expect: the diagonal can, and learns slowly.
+# takes small steps, is slow to find those. How many directions are there in effect? The eigenvalues of the matrix of all these cosines say how strongly each
+# direction is heard. For HiPPO that matrix is the identity and all 32 are equal. For the diagonal only four of the 32 are above a thousandth of the strongest. So we expect: the diagonal can, and learns slowly.
 
 # %%
 n = np.arange(32)
@@ -666,8 +680,9 @@ powers, legendre = np.sqrt(2 * n + 1) * r[:, None] ** n, np.asarray(hippo.legs_b
 np.testing.assert_allclose(powers.T @ (weights[:, None] * powers), gram, atol=1e-12)
 np.testing.assert_allclose(legendre.T @ (weights[:, None] * legendre), np.eye(32), atol=1e-4)
 print(f"cosine of the first two: {gram[0, 1]:.2f}, of the last two: {gram[30, 31]:.4f}")
-strongest = np.linalg.eigvalsh(gram)[::-1]
-print(f"directions with more than a thousandth of the strongest: {(strongest > 1e-3 * strongest[0]).sum()} of 32")
+strengths = np.linalg.eigvalsh(gram)[::-1]
+print(f"directions of the diagonal with more than a thousandth of the strongest: {(strengths > 1e-3 * strengths[0]).sum()} of 32")
+assert (strengths[:4] > 1.5e-3 * strengths[0]).all() and strengths[4] < 0.8e-3 * strengths[0]
 
 # %% [markdown]
 # ### The race
@@ -681,8 +696,10 @@ def read_record(name):
     """The measurements in results/name.json, next to the package or above this folder."""
     package, here = Path(annotated_s4.__file__).resolve().parent, Path.cwd()
     folders = [folder / "results" for folder in (package, *package.parents[:1], here, *here.parents)]
-    path = next(folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").exists())
-    return json.loads(path.read_text())
+    found = [folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").exists()]
+    if not found:
+        raise FileNotFoundError(f"results/{name}.json is part of the book's repository: open this notebook inside a clone")
+    return json.loads(found[0].read_text())
 
 
 record = read_record("first_network")
@@ -706,6 +723,8 @@ for system, rate in record["chosen_learning_rate"].items():
 slowest = max(run["seconds"] for run in record["runs"] if run["system"] == "hippo")
 print(f"* chosen; the slowest HiPPO run took {slowest:.0f} s" + (f" ({record['remark']})" if record["remark"] else ""))
 
+nearly = [100 * curves("diagonal", rate)[:, -1].mean() for rate in rates[1:]]
+assert abs(nearly[0] - nearly[1]) < 3
 test = {system: np.array(values) for system, values in record["test_accuracy"].items()}
 assert test["hippo"].min() >= 0.90
 assert test["hippo"].min() > max(test["random"].max(), test["diagonal"].max())
@@ -727,6 +746,7 @@ plotting.show(figure, "Validation accuracy over the epochs for three systems, ea
 #
 # * The others are not unable. Their curves still climb at the end, as the argument about the cosines lets us expect: what is measured is how fast one learns in 20 epochs, not what could be
 #   reached in a thousand.
+# * The diagonal's two larger learning rates give nearly the same, so its best one is near them, and a finer search would not close the gap.
 # * The random system has the abscissa and the norm of HiPPO, and nothing else in common with it. Another distribution of random matrices is another competitor.
 # * It is one small data set with short sequences. Chapter 11 meets diagonal systems again, with *complex* eigenvalues, whose functions do swing, and they do well.
 #
@@ -757,8 +777,8 @@ print(f"by powers {multiplications(16_384, 64, 256):.1e}, their transforms {tran
 assert multiplications(16_384, 64, 256) > 100 * transform(16_384, 256)
 
 # %% [markdown]
-# The $N^2$ is seen on a clock even at $L = 64$. From $N = 16$ to $N = 64$ the count grows by 16. And what share of a training step is the kernel, in the network that we trained? We time a gradient of the
-# loss on one batch, and a gradient of the kernels of its two layers alone. (Times are of the machine that ran this. They are the reason for the cautious bounds.)
+# What share of a training step is the kernel, in the small network that we trained? We time the gradient of the loss on one batch, and the gradient of the kernels of its two layers alone. And from
+# $N = 32$ to $N = 64$ the count grows by four; what does the clock say? (The times are those of the machine that ran this, and they move from run to run. So the assertions are cautious.)
 
 # %% tags=["nbval-ignore-output"]
 def seconds(function, *arguments, repeat=5):
@@ -789,14 +809,11 @@ time_whole = seconds(whole, params)
 A, arguments = parameters(32, 32)
 time_kernels = 2 * seconds(kernel_gradient(A, 64), *arguments)
 print(f"gradient of a training step {1000 * time_whole:.0f} ms, of its kernels alone {1000 * time_kernels:.0f} ms: about {time_kernels / time_whole:.1f} of it")
-times = {}
-for size in (16, 64):
-    A, arguments = parameters(size, 32)
-    times[size] = seconds(kernel_gradient(A, 64), *arguments)
-print(f"from N = 16 to N = 64 the kernels take {times[64] / times[16]:.0f} times as long")
+A, arguments = parameters(64, 32)
+time_larger = 2 * seconds(kernel_gradient(A, 64), *arguments)
+print(f"with N = 64 the kernels alone take {1000 * time_larger:.0f} ms: {time_larger / time_kernels:.1f} times as long")
 if jax.default_backend() == "cpu":
-    assert times[64] > 2 * times[16]
-    assert time_kernels > 0.02 * time_whole
+    assert time_larger > 1.2 * time_kernels > 0.02 * time_whole
 
 # %% [markdown]
 # ### What the way back keeps
@@ -816,18 +833,16 @@ def planned(L, N, H, backward):
     return function.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
 
-print("    L    N   by hand  planned, gradient  planned, forward   (MB)")
 plans = {}
-for L_plan, N_plan in ((1024, 32), (2048, 32), (4096, 32), (4096, 64)):
-    plans[L_plan, N_plan] = planned(L_plan, N_plan, 32, True), planned(L_plan, N_plan, 32, False)
-    back, forward = plans[L_plan, N_plan]
-    print(f"{L_plan:5}{N_plan:5}{4 * L_plan * 32 * N_plan / 1e6:10.1f}{back / 1e6:19.1f}{forward / 1e6:18.1f}")
-
-for (L_plan, N_plan), (back, forward) in plans.items():
-    assert 0.9 < back / (4 * L_plan * 32 * N_plan) < 2
-    assert forward < 0.3 * back
-assert 1.7 < plans[4096, 32][0] / plans[2048, 32][0] < 2.1  # twice the length
-assert 1.7 < plans[4096, 64][0] / plans[4096, 32][0] < 2.5  # twice the state
+for sizes in ((2048, 32, 16), (4096, 32, 16), (4096, 64, 16), (4096, 64, 32)):
+    by_hand, plans[sizes] = 4 * np.prod(sizes), planned(*sizes, backward=True)
+    print(f"L, N, H = {str(sizes):15}  by hand {by_hand / 1e6:5.1f} MB, planned for the gradient {plans[sizes] / 1e6:5.1f} MB")
+    assert 0.9 < plans[sizes] / by_hand < 1.5
+first, longer, larger, wider = plans.values()
+assert all(1.7 < ratio < 2.3 for ratio in (longer / first, larger / longer, wider / larger))
+forward = planned(4096, 64, 32, backward=False)
+print(f"and for the last of them without a gradient {forward / 1e6:.1f} MB")
+assert forward < wider / 10
 
 # %% [markdown]
 # It grows with $L$, with $H$ and with $N$, as counted. For the long sequence, $L = 16\,384$, $N = 64$, $H = 256$: $4 \cdot 16\,384 \cdot 64 \cdot 256$ bytes are 1.07 GB for a single layer, and a network
@@ -852,15 +867,15 @@ print(f"{4 * 16_384 * 64 * 256 / 1e9:.2f} GB")
 # :label: net-shuffled
 #
 # Draw one permutation of the 64 pixels and apply it to all images, so that the network reads the same pixels in a fixed but senseless order. Guess first: does reading get harder? Then train HiPPO and the real diagonal for
-# six epochs on shuffled digits and compare on the validation set.
+# five epochs on shuffled digits and compare on the validation set.
 # ````
 
 # %% [markdown]
 # ````{solution-start} net-shuffled
 # :class: dropdown
 # ````
-# It gets harder, but it stays possible: no pixel is lost, but neighbours are no longer neighbours. A memory of the *whole* past, spread evenly over it, does not rely on nearness, and it keeps its lead. (One seed and
-# six epochs show a tendency, not a result.)
+# Less than one might fear. No pixel is lost; what was above another pixel is now somewhere else in the past, always at the same distance, and HiPPO's memory can be read at any distance. The real diagonal, which
+# has no function that singles out one distance, falls further behind. (One seed, one learning rate and five epochs show a tendency, not a result.)
 
 # %% tags=["nbval-ignore-output"]
 order = np.random.default_rng(0).permutation(64)
@@ -868,11 +883,12 @@ shuffled = data.Part(digits.train.x[:, order], digits.train.y), data.Part(digits
 reached = {}
 for name, system in {"hippo": hippo.hippo_legs, "diagonal": real_diagonal}.items():
     trial = Network(lambda N, system=system: tuple(jnp.asarray(v, jnp.float32) for v in system(N)), rngs=nnx.Rngs(0))
-    for _ in fit(trial, shuffled[0], epochs=6, seed=0):
+    for _ in fit(trial, shuffled[0], epochs=5, seed=0):
         pass
     reached[name] = train.accuracy(trial, shuffled[1])
-    print(f"{name:9} {100 * reached[name]:.0f} % on shuffled digits after 6 epochs")
-assert reached["hippo"] > 0.3 and reached["hippo"] > reached["diagonal"]
+    print(f"{name:9} {100 * reached[name]:.0f} % on shuffled digits after 5 epochs")
+print(f"hippo     {100 * validation[4]:.0f} % on digits in their order after 5 epochs")
+assert reached["hippo"] > 0.4 and reached["hippo"] > reached["diagonal"]
 
 # %% [markdown]
 # ````{solution-end}

@@ -46,12 +46,12 @@ def test_discretize_is_scipys(method, N, step, seed):
     A, B, C = random_system(N, seed)
     Ab, Bb = discretize(jnp.asarray(A), jnp.asarray(B), step, method)
     theirs_A, theirs_B, *_ = scipy.signal.cont2discrete((A, B[:, None], C[None], [[0.0]]), step, METHODS[method])
-    np.testing.assert_allclose(Ab, theirs_A, atol=1e-12)
+    np.testing.assert_allclose(Ab, theirs_A, rtol=0, atol=1e-12)
     # scipy's backward difference and bilinear form put part of B's work into the output equation: for them
     # the oracle is the definition, solved by hand.
     half = {"bilinear": 0.5, "backward_euler": 1.0}.get(method)
     expected = theirs_B[:, 0] if half is None else np.linalg.solve(np.eye(N) - half * step * A, step * B)
-    np.testing.assert_allclose(Bb, expected, atol=1e-12)
+    np.testing.assert_allclose(Bb, expected, rtol=0, atol=1e-12)
 
 
 def test_zero_order_hold_needs_no_inverse_of_A():
@@ -78,7 +78,7 @@ def test_zero_order_hold_is_exact_for_a_held_input():
     block = scipy.linalg.expm(np.block([[A, B[:, None]], [np.zeros((1, 5))]]))
     Ab, Bb = discretize(jnp.asarray(A), jnp.asarray(B), 1 / 3, "zoh")
     x, _ = scan_ssm(Ab, Bb, jnp.ones(4), jnp.ones(3))
-    np.testing.assert_allclose(x, block[:4, 4], atol=1e-14)
+    np.testing.assert_allclose(x, block[:4, 4], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("complex_", [False, True])
@@ -123,7 +123,7 @@ def test_scipys_simulation_is_ours_one_step_later():
     u = np.random.default_rng(1).normal(size=20)
     _, theirs, _ = scipy.signal.dlsim((Ab, Bb[:, None], C[None], [[0.0]], 0.1), np.append(u, 0))
     _, ours = scan_ssm(jnp.asarray(Ab), jnp.asarray(Bb), jnp.asarray(C), jnp.asarray(u))
-    np.testing.assert_allclose(ours, theirs[1:, 0], atol=1e-12)
+    np.testing.assert_allclose(ours, theirs[1:, 0], rtol=0, atol=1e-12)
 
 
 def test_a_sequence_in_two_halves():
@@ -133,8 +133,8 @@ def test_a_sequence_in_two_halves():
     x, y = scan_ssm(Ab, Bb, C, u)
     half, first = scan_ssm(Ab, Bb, C, u[:13])
     end, second = scan_ssm(Ab, Bb, C, u[13:], half)
-    np.testing.assert_allclose(jnp.concatenate([first, second]), y, atol=1e-13)
-    np.testing.assert_allclose(end, x, atol=1e-13)
+    np.testing.assert_allclose(jnp.concatenate([first, second]), y, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(end, x, rtol=0, atol=1e-13)
 
 
 @given(L=st.integers(1, 40), data=st.data())
@@ -155,7 +155,7 @@ def test_convolution_broadcasts_and_is_numpys():
     u, K = rng.normal(size=(4, 1, 33)), rng.normal(size=(1, 3, 33))
     y = causal_convolution(jnp.asarray(u), jnp.asarray(K))
     expected = [[np.convolve(a, b)[:33] for b in K[0]] for a in u[:, 0]]
-    np.testing.assert_allclose(y, expected, atol=1e-13)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-13)
 
 
 def test_kernel_broadcasts():
@@ -166,7 +166,7 @@ def test_kernel_broadcasts():
     assert K.shape == (3, 3, 7)
     for i in range(3):
         for j in range(3):
-            np.testing.assert_allclose(K[i, j, 6], C[j] @ np.linalg.matrix_power(Ab[i], 6) @ B[i], atol=1e-12)
+            np.testing.assert_allclose(K[i, j, 6], C[j] @ np.linalg.matrix_power(Ab[i], 6) @ B[i], rtol=0, atol=1e-12)
 
 
 def test_compile_time_of_the_kernel_does_not_depend_on_the_length():
