@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import expm
-from jaxtyping import Array, Float
+from jaxtyping import Array, Complex, Float
 from numpy.polynomial import legendre
 
 
@@ -69,6 +69,48 @@ def project_legs(u: Float[Array, " L"], N: int) -> Float[Array, "L {N}"]:
     times = jnp.arange(1, u.shape[0], dtype=A.dtype)
     x = jax.lax.scan(advance, u[0] * e_0, (times, u[1:]))[1]
     return jnp.concatenate([(u[0] * e_0)[None], x])
+
+
+def nplr_legs(N: int) -> tuple[Float[Array, "{N} {N}"], Float[Array, " {N}"], Float[Array, " {N}"]]:
+    """A, B and P of HiPPO-LegS, with P_n = sqrt(n + 1/2), so that A + P P^T = -1/2 I + S with S = -S^T: normal.
+
+    Raises:
+        ValueError: N is below 1.
+
+    Source: Gu, Goel, Re (2022), appendix C.1.
+    """
+    A, B = hippo_legs(N)
+    return A, B, B / jnp.sqrt(jnp.asarray(2, B.dtype))
+
+
+def dplr_legs(
+    N: int,
+) -> tuple[Complex[Array, " modes"], Complex[Array, " modes"], Complex[Array, " modes"], Complex[Array, "{N} modes"]]:
+    """Lambda, P, B (one of each conjugate pair, Im Lambda > 0) and V, their eigenvectors, of HiPPO-LegS:
+
+        A = U (diag(Lambda, conj Lambda) - p p*) U*,   U = [V, conj V] unitary,   p = (P, conj P).
+
+    The skew part S of A + P P^T is i times a Hermitian matrix, which `eigh` takes apart accurately; its -1/2 I is
+    left out before and added after, so Re Lambda is -1/2 exactly. An eigenvector may be turned by any phase; it is
+    chosen so that P is real and positive.
+
+    Raises:
+        ValueError: N is below 1, or odd: one mode would have no partner.
+
+    Source: Gu, Goel, Re (2022), theorem 1 and appendix C.1; chapter 8.
+    """
+    _require_size(N)
+    if N % 2:
+        raise ValueError(f"N must be even, since modes come in conjugate pairs and one of each is kept, but it is {N}")
+    root = np.sqrt(np.arange(N) + 0.5)
+    S = np.triu(np.outer(root, root), 1) - np.tril(np.outer(root, root), -1)
+    frequency, V = np.linalg.eigh(-1j * S)
+    frequency, V = frequency[N // 2 :], V[:, N // 2 :]
+    P = V.conj().T @ root
+    V = V * (P / np.abs(P))
+    P = np.abs(P).astype(complex)
+    type_ = jnp.result_type(complex)
+    return tuple(jnp.asarray(x, type_) for x in (-0.5 + 1j * frequency, P, np.sqrt(2) * P, V))
 
 
 def _require_size(N: int) -> None:

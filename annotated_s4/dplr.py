@@ -1,0 +1,147 @@
+"""Diagonal plus low rank: S4's kernel, and its recurrence that needs no inverse.
+
+The system is A = diag(Lambda) - P Q*, with Q* the conjugate transpose, and one of each conjugate pair is given: the full
+state has as many modes again, the conjugates, so that the system is real.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float
+
+from annotated_s4.cauchy import cauchy_textbook, pair_sum
+from annotated_s4.generating import roots_of_unity
+
+Method = Literal["auto", "dense", "textbook"]
+
+
+def kernel_dplr(
+    Lambda: Complex[Array, "*#leading modes"],
+    P: Complex[Array, "*#leading modes"],
+    Q: Complex[Array, "*#leading modes"],
+    B: Complex[Array, "*#leading modes"],
+    C_tilde: Complex[Array, "*#leading modes"],
+    step: Float[Array, "*#leading"] | float,
+    L: int,
+    method: Method = "auto",
+) -> Float[Array, "*leading {L}"]:
+    """K_l = C Ab^l Bb, l < L, of the bilinear discretisation of A = diag(Lambda) - P Q*, from C_tilde = C (I - Ab^L).
+
+    With theta = 2 pi j / L, s = sin(theta/2), c = cos(theta/2), d_n = 2 i s - step c Lambda_n, kappa(a, b) = sum_n a_n b_n / d_n
+    over the full state:
+
+        K_hat(theta) = step e^{i theta/2} [ kappa(C~, B) - step c kappa(C~, P) kappa(Q*, B) / (1 + step c kappa(Q*, P)) ]
+
+    and K is its inverse FFT. `"dense"` evaluates this at half of the frequencies, since K is real. `"textbook"` is the form of
+    2022, with its pole at z = -1, over the full state and all roots. `"auto"` is `"dense"`.
+
+    Args:
+        Lambda, P, Q, B, C_tilde: one of each conjugate pair; the imaginary part of Lambda may have either sign.
+        step: the time between two samples, in the time unit of Lambda.
+        L: the length of the kernel, the same that C_tilde was made for.
+
+    Raises:
+        ValueError: the modes do not fit each other, L is below 1, the step is not positive, the method is unknown.
+
+    Source: Gu, Goel, Re (2022), lemmas C.2 to C.4 and algorithm 1; the form without a pole is derived in chapters 6 and 7.
+    """
+    if method not in get_args(Method):
+        raise ValueError(f"method is one of {', '.join(get_args(Method))}, but {method!r} was given")
+    if L < 1:
+        raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
+    step, *system = _at_the_door(step, Lambda=Lambda, P=P, Q=Q, B=B, C_tilde=C_tilde)
+    return (_kernel_textbook if method == "textbook" else _kernel_dense)(*system, step, L)
+
+
+def _kernel_dense(Lambda, P, Q, B, C_tilde, step, L):
+    """Half-angle form, half the state, half the frequencies, in one piece."""
+    theta = 2 * jnp.pi * jnp.arange(L // 2 + 1, dtype=step.dtype) / L
+    kappa = lambda a, b: pair_sum(a * b, Lambda, step, theta)
+    along = lambda x: jnp.broadcast_to(x, (*step.shape, theta.shape[0]))
+    step_c = step[..., None] * along(jnp.cos(theta / 2))
+    low_rank = step_c * kappa(C_tilde, P) * kappa(Q.conj(), B) / (1 + step_c * kappa(Q.conj(), P))
+    K_hat = step[..., None] * along(jnp.exp(0.5j * theta)) * (kappa(C_tilde, B) - low_rank)
+    return jnp.fft.irfft(K_hat, n=L)
+
+
+def _kernel_textbook(Lambda, P, Q, B, C_tilde, step, L):
+    """The usual form: omega = 2/step (1 - z)/(1 + z), four Cauchy sums over the full state at all roots.
+
+    Its order of operations is that of 2022 to the letter; what it costs in memory depends on it.
+    """
+    if step.ndim:
+        return jax.vmap(partial(_kernel_textbook, L=L))(Lambda, P, Q, B, C_tilde, step)
+    Lambda, P, Q, B, C_tilde = (jnp.concatenate([x, x.conj()]) for x in (Lambda, P, Q, B, C_tilde))
+    z = roots_of_unity(L).astype(Lambda.dtype)
+    omega = 2 / step * (1 - z) / (1 + z)
+    kappa = lambda a, b: cauchy_textbook(a * b, omega, Lambda)
+    K_hat = 2 / (1 + z) * (kappa(C_tilde, B) - kappa(C_tilde, P) * (1 / (1 + kappa(Q.conj(), P))) * kappa(Q.conj(), B))
+    return jnp.fft.ifft(K_hat).real
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiscreteDPLR:
+    """x_k = Ab x_{k-1} + Bb u_k for one of each conjugate pair, in O(modes) a step and without a solve.
+
+    Ab = (2/step - A)^-1 (2/step + A) and Bb = (2/step - A)^-1 2 B, where Woodbury's identity gives
+
+        (2/step - A)^-1 v = R v - R P (1 + Q* R P)^-1 Q* R v,    R = (2/step - Lambda)^-1, a diagonal.
+    """
+
+    forward: Complex[Array, "*leading modes"]  # 2/step + Lambda
+    R: Complex[Array, "*leading modes"]
+    P: Complex[Array, "*leading modes"]
+    Q: Complex[Array, "*leading modes"]
+    B: Complex[Array, "*leading modes"]
+    correction: Float[Array, "*leading"]  # (1 + Q* R P)^-1, real: the sum runs over conjugate pairs
+
+    def step(self, x: Complex[Array, "*leading modes"], u: Float[Array, "*leading"]) -> Complex[Array, "*leading modes"]:
+        """Ab x + Bb u. Leading axes of x and u are those of the parameters; `jax.vmap` adds others."""
+        v = self.forward * x - self.P * self._project(x)[..., None] + 2 * self.B * u[..., None]
+        v = self.R * v
+        return v - self.R * self.P * (self.correction * self._project(v))[..., None]
+
+    def _project(self, x):
+        """Q* x over the full state: each mode and its partner are conjugates of each other, so the sum is real."""
+        return 2 * (self.Q.conj() * x).sum(-1).real
+
+
+def discretize_dplr(
+    Lambda: Complex[Array, "*#leading modes"],
+    P: Complex[Array, "*#leading modes"],
+    Q: Complex[Array, "*#leading modes"],
+    B: Complex[Array, "*#leading modes"],
+    step: Float[Array, "*#leading"] | float,
+) -> DiscreteDPLR:
+    """The bilinear recurrence of A = diag(Lambda) - P Q*, as a pytree whose `.step(x, u)` applies Ab and Bb.
+
+    Args:
+        Lambda, P, Q, B: one of each conjugate pair.
+        step: the time between two samples, in the time unit of Lambda.
+
+    Raises:
+        ValueError: the modes do not fit each other, or the step is not positive.
+
+    Source: Gu, Goel, Re (2022), appendix C.2; chapter 9.
+    """
+    step, Lambda, P, Q, B = _at_the_door(step, Lambda=Lambda, P=P, Q=Q, B=B)
+    rate = 2 / step[..., None]
+    R = 1 / (rate - Lambda)
+    correction = 1 / (1 + 2 * (Q.conj() * R * P).sum(-1).real)
+    return DiscreteDPLR(rate + Lambda, R, P, Q, B, correction)
+
+
+def _at_the_door(step, **parameters):
+    """The step and the parameters, checked and broadcast to common leading axes."""
+    shapes = {name: x.shape for name, x in parameters.items()}
+    if len({shape[-1:] for shape in shapes.values()}) != 1 or () in shapes.values():
+        raise ValueError(f"each parameter has one number for each mode on its last axis, but the shapes are {shapes}")
+    if not isinstance(step, jax.core.Tracer) and not bool(jnp.all(jnp.asarray(step) > 0)):
+        raise ValueError(f"step is a time and must be positive, but it is {step}")
+    step = jnp.asarray(step, parameters["Lambda"].real.dtype)
+    leading = jnp.broadcast_shapes(step.shape, *(shape[:-1] for shape in shapes.values()))
+    return jnp.broadcast_to(step, leading), *(jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in parameters.values())
