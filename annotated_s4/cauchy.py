@@ -8,9 +8,9 @@ from jaxtyping import Array, Complex, Float
 def cauchy_textbook(
     numerators: Complex[Array, " N"], omega: Complex[Array, " roots"], Lambda: Complex[Array, " N"]
 ) -> Complex[Array, " roots"]:
-    """sum_n a_n / (omega_j - Lambda_n), a_n the numerators, for each omega_j, over the full state: one map over omega, as of 2022.
+    """sum_n a_n / (omega_j - Lambda_n), a_n the numerators, for each omega_j, over the full state: one map over omega.
 
-    Nothing is done about memory: a compiler that does not fuse the division with the sum writes down all
+    The form of 2022, the summand written as a product with 1 / (omega - Lambda). Nothing is done about memory: a compiler that does not fuse the division with the sum writes down all
     roots x N quotients. It is the baseline of every later ratio.
 
     Raises:
@@ -32,7 +32,7 @@ def pair_sum(
 
     a_n are the numerators, s = sin(theta/2) and c = cos(theta/2). One mode of each conjugate pair is given; its partner is added here and
     nowhere else. The partner has the same 2 i s, so the sum is complex, and twice a real part would be wrong.
-    No theta is a pole: at theta = pi both denominators are 2 i.
+    For Re Lambda < 0 no theta is a pole: the real part of d_n is -step c Re Lambda_n, and where c = 0, d_n is 2 i.
 
     Raises:
         ValueError: numerators and Lambda do not have the same number of modes.

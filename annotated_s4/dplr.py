@@ -35,7 +35,7 @@ def kernel_dplr(
 
         K_hat(theta) = step e^{i theta/2} [ kappa(C~, B) - step c kappa(C~, P) kappa(Q*, B) / (1 + step c kappa(Q*, P)) ]
 
-    and K is its inverse FFT. `"dense"` evaluates this at half of the frequencies, since K is real. `"textbook"` is the form of
+    and K is its inverse FFT. A must be stable, which Re Lambda < 0 ensures if Q = P, and not otherwise. `"dense"` evaluates this at half of the frequencies, since K is real. `"textbook"` is the form of
     2022, with its pole at z = -1, over the full state and all roots. `"auto"` is `"dense"`.
 
     Args:
@@ -70,7 +70,7 @@ def _kernel_dense(Lambda, P, Q, B, C_tilde, step, L):
 def _kernel_textbook(Lambda, P, Q, B, C_tilde, step, L):
     """The usual form: omega = 2/step (1 - z)/(1 + z), four Cauchy sums over the full state at all roots.
 
-    Its order of operations is that of 2022 to the letter; what it costs in memory depends on it.
+    The order of operations is part of the baseline: the same formula in another order plans for another amount of memory.
     """
     if step.ndim:
         return jax.vmap(partial(_kernel_textbook, L=L))(Lambda, P, Q, B, C_tilde, step)

@@ -1,7 +1,8 @@
 """The truncated generating function of a kernel, K_hat(z) = sum_{l<L} K_l z^l, and the way back.
 
-With C_tilde = C (I - Ab^L) the sum is one resolvent: K_hat(z) = C_tilde (I - z Ab)^-1 Bb at every z with z^L = 1.
-C_tilde belongs to that L: at another length the same numbers are another filter.
+With C_tilde = C (I - Ab^L) the sum is one resolvent: K_hat(z) = C_tilde (I - z Ab)^-1 Bb at every z with z^L = 1, if Ab is
+stable: an eigenvalue on the unit circle could be one of these z. C_tilde belongs to that L: at another length the same
+numbers are another filter.
 """
 
 import jax
@@ -30,7 +31,7 @@ def generating_function(
     Raises:
         ValueError: Ab is not square, or Bb or C_tilde does not fit it.
 
-    Source: Gu, Goel, Re (2022), lemma C.2.
+    Source: Gu, Goel, Re (2022), definition 2, appendix C.3.
     """
     _require_square(Ab, Bb, C_tilde)
     identity = jnp.eye(Ab.shape[-1], dtype=Ab.dtype)
@@ -38,7 +39,10 @@ def generating_function(
 
 
 def kernel_from_values(values: Complex[Array, "*leading roots"]) -> Complex[Array, "*leading roots"]:
-    """K_l = 1/L sum_j K_hat(z_j) conj(z_j)^l: the kernel from its generating function at all roots of unity."""
+    """K_l = 1/L sum_j K_hat(z_j) conj(z_j)^l: the kernel from its generating function at all roots of unity.
+
+    Source: Gu, Goel, Re (2022), lemma C.2.
+    """
     return jnp.fft.ifft(values)
 
 
@@ -57,7 +61,7 @@ def to_tilde(
     Raises:
         ValueError: L is below 1, or the modes do not fit each other.
 
-    Source: Gu, Goel, Re (2022), lemma C.2.
+    Source: Gu, Goel, Re (2022), lemma C.3 (there with a conjugate, since their C is not a row).
     """
     return _convert(C, Lambda, P, Q, step, L, lambda C, factor: C @ factor)
 

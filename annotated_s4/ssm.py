@@ -148,7 +148,7 @@ def causal_convolution(
 
 
 def _product(a, b):
-    """a @ b in full precision: recent GPUs otherwise round a float32 product to ten bits."""
+    """a @ b in full precision: recent GPUs otherwise round the factors of a float32 product to ten bits."""
     return jnp.matmul(a, b, precision="highest")
 
 

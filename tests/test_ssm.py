@@ -177,7 +177,7 @@ def test_compile_time_of_the_kernel_does_not_depend_on_the_length():
 
 
 def test_products_ask_for_full_precision():
-    """A float32 product on a recent GPU has ten bits unless the program asks for all of them."""
+    """Recent GPUs round the factors of a float32 product to ten bits unless the program asks for all of them."""
     system = (jnp.eye(3), jnp.ones(3), jnp.ones(3))
     for f in (partial(kernel_by_powers, L=4), lambda *s: scan_ssm(*s, jnp.ones(4))):
         products = [line for line in jax.jit(f).lower(*system).as_text().splitlines() if "dot_general" in line]
