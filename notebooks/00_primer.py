@@ -12,8 +12,8 @@
 # # Primer: the JAX of this book
 #
 # **Which parts of JAX does one need to read the chapters?** Six: arrays that do not change, `jit`, `vmap`, `scan`, `grad` and
-# random keys. One more page is about modules that hold parameters, and one about gradients of complex numbers, where
-# JAX differs from what many expect. Ten minutes. Who knows JAX reads the last two sections.
+# random keys. One more section is about modules that hold parameters, and one about gradients of complex numbers, where
+# JAX differs from what many expect. Ten minutes. If you know JAX, read only "Modules" and "Gradients of complex numbers".
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
 # Setup. In a clone and after `pip install` the package is found; in Colab what is missing is installed, JAX never.
@@ -159,6 +159,9 @@ assert jnp.all(jax.random.normal(left, (3,)) != jax.random.normal(right, (3,)))
 # A layer is a function with numbers that are trained. Flax's NNX keeps the two in one Python object: `nnx.Param` marks what is
 # trained. The functions above want plain arrays, so a module can be taken apart, `nnx.split`, into its structure and its numbers,
 # and put together again, `nnx.merge`. Training is: take apart, differentiate with respect to the numbers, change them, put together.
+#
+# Three names in the cell: `nnx.Param` is a box, and `self.a[...]` is the array in the box; `rngs.params()` hands out a fresh key; `jax.tree.map` applies a function to each array
+# of a nested structure.
 
 
 # %%
@@ -186,7 +189,9 @@ def square_error(numbers):
 
 for _ in range(200):
     gradient = jax.grad(square_error)(numbers)
-    numbers = jax.tree.map(lambda number, slope: number - 0.3 * slope, numbers, gradient)
+    numbers = jax.tree.map(
+        lambda number, slope: number - 0.3 * slope, numbers, gradient
+    )
 line = nnx.merge(structure, numbers)
 print(f"y = {line.a[...]:.3f} x + {line.b[...]:.3f}")
 assert square_error(numbers) < 1e-12
@@ -241,10 +246,14 @@ def fitted(start, loss):
     return w
 
 
-pair = fitted((jnp.zeros(()), jnp.zeros(())), lambda w: jnp.abs(w[0] + 1j * w[1] - target) ** 2)
+pair = fitted(
+    (jnp.zeros(()), jnp.zeros(())),
+    lambda w: jnp.abs(w[0] + 1j * w[1] - target) ** 2,
+)
 raw = fitted(jnp.zeros((), jnp.complex128), lambda w: jnp.abs(w - target) ** 2)
 print(f"two real arrays end at {complex(pair[0], pair[1]):.2f}")
-print(f"one complex array ends {'at' if abs(raw - target) < 0.1 else 'more than 1 away from'} 1+2j")
+where = "at" if abs(raw - target) < 0.1 else "more than 1 away from"
+print(f"one complex array ends {where} 1+2j")
 assert abs(complex(*pair) - target) < 1e-2 and abs(raw - target) > 1
 
 # %% [markdown]
@@ -299,7 +308,8 @@ np.testing.assert_allclose(leaky(jnp.ones(10))[-1], 1 - 0.9**10)
 # $f = a^2 - b^2$, so uphill is $2a - 2bi = 2 - 2i$. `jax.grad` returns the conjugate, $2 + 2i$, which is the usual complex derivative $2w$.
 
 # %%
-np.testing.assert_allclose(complex(jax.grad(lambda w: jnp.real(w**2))(jnp.asarray(1 + 1j))), 2 + 2j)
+returned = complex(jax.grad(lambda w: jnp.real(w**2))(jnp.asarray(1 + 1j)))
+np.testing.assert_allclose(returned, 2 + 2j)
 
 # %% [markdown]
 # ````{solution-end}

@@ -14,7 +14,7 @@
 # **A system changes at every moment, a network sees one number after another. How does a differential equation become a recurrence, and what is lost on the way?**
 #
 # This chapter starts from a mass on a spring and ends with four ways to turn any linear system into a step that a program can run, each derived, measured and told apart from the others.
-# It needs linear algebra and the derivative of a product. What JAX does is said where it is first used; the [primer](00_primer.ipynb) has the rest.
+# It needs linear algebra with complex eigenvalues, the product rule, and the series of $e^x$ and of $1/(1-x)$. What JAX does is said where it is first used; the [primer](00_primer.ipynb) has the rest.
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
 # Setup. In a clone and after `pip install` the package is found; in Colab what is missing is installed, JAX never.
@@ -75,7 +75,7 @@ plotting.use_style()
 #
 # $$ q'' = -\omega_0^2\, q - 2\gamma\, q' + u . $$ (ssm-newton)
 #
-# Here $\omega_0$ is the natural frequency, $\gamma$ the damping, and a prime is a derivative by time. The past enters only through where the mass is and how fast it moves: two springs that agree in $q$ and $q'$ now, and are pushed alike
+# Here $\omega_0$ is the natural frequency, $\gamma$ the damping, and a prime is a derivative with respect to time. The past enters only through where the mass is and how fast it moves: two springs that agree in $q$ and $q'$ now, and are pushed alike
 # from now on, move alike for ever. So these two numbers are the **state**
 #
 # $$ x = \begin{pmatrix} q \\ q' \end{pmatrix}, \qquad x' = \begin{pmatrix} q' \\ q'' \end{pmatrix} . $$
@@ -86,7 +86,7 @@ plotting.use_style()
 #
 # $$ A = \begin{pmatrix} 0 & 1 \\ -\omega_0^2 & -2\gamma \end{pmatrix}, \quad B = \begin{pmatrix} 0 \\ 1 \end{pmatrix}, \quad C = \begin{pmatrix} 1 & 0 \end{pmatrix} . $$
 #
-# This is a **state space model**: $u$ goes in, $y$ comes out, and what lies between them is the state. $A$ says how the state changes by itself, $B$ how the input enters it, $C$ how the output is read from it. A longer state makes a larger $A$, and nothing else changes.
+# This is a **state space model**: $u$ goes in, $y$ comes out, and what lies between them is the state. $A$ says how the state changes by itself, $B$ how the input enters it, $C$ how the output is read from it. Call $N$ the number of entries of the state, here 2; $I$ is the $N \times N$ identity. A longer state makes a larger $A$, and nothing else changes.
 # In code all three are arrays, $B$ and $C$ both of shape `(N,)`.
 
 
@@ -111,7 +111,7 @@ np.testing.assert_allclose(
 
 # %% [markdown]
 # Before we solve anything, a guess. With $\omega_0 = 2$ and no friction the motion would be a cosine of $2t$: one swing takes $2\pi/2$, about 3.1 seconds. With friction the swings shrink. If they do so like $e^{-\gamma t}$, then with $\gamma = 0.2$
-# they are down to $e^{-1}$, a good third, after 5 seconds.
+# they are down to $e^{-1}$, a little over a third, after 5 seconds.
 
 # %% [markdown]
 # ## The exact solution
@@ -122,7 +122,7 @@ np.testing.assert_allclose(
 #
 # $$ e^{tA} = I + tA + \tfrac{1}{2}\, t^2 A^2 + \tfrac{1}{6}\, t^3 A^3 + \dots $$ (ssm-exponential)
 #
-# The factorials in the denominators win against the powers, so the sum converges for every $A$ and $t$. Differentiate it by $t$, term by term:
+# The factorials in the denominators win against the powers, so the sum converges for every $A$ and $t$. Differentiate it with respect to $t$, term by term:
 #
 # $$ \frac{d}{dt}\, e^{tA} = A + t A^2 + \tfrac{1}{2}\, t^2 A^3 + \dots = A\, e^{tA} . $$
 #
@@ -261,7 +261,7 @@ plotting.show(
 #
 # A network does not get a function $u(t)$; it gets numbers $u_0, u_1, u_2, \dots$, one every $\Delta$ seconds. Which time does each of them belong to?
 #
-# This has to be fixed once, since two programs that are both right disagree if one counts a step later. In this book **step $k$ runs from $k\Delta$ to $(k+1)\Delta$**, and the number $u_k$ stands for the input during that step.
+# This has to be fixed once, since two programs that are both right disagree if one counts a step later. Two uses of one word first: *the step* is the length $\Delta$; *step $k$* is the $k$-th interval, counted from 0. In this book **step $k$ runs from $k\Delta$ to $(k+1)\Delta$**, and the number $u_k$ stands for the input during that step.
 # The state $x_k$ and the output $y_k$ belong to the step's *end*. Call that time
 #
 # $$ t_k = (k+1)\,\Delta, \qquad t_{-1} = 0 . $$
@@ -270,7 +270,7 @@ plotting.show(
 #
 # $$ x_k = \bar A\, x_{k-1} + \bar B\, u_k, \qquad y_k = C x_k, \qquad x_{-1} = 0 . $$ (ssm-recurrence)
 #
-# This is a **recurrence**. It needs one matrix-vector product a step, and it needs nothing of the past but $x_{k-1}$. If the mass was pulled before we came, $x_{-1}$ is that state instead of zero.
+# This is a **recurrence**. A sequence has $L$ steps. The recurrence needs one matrix-vector product a step, and it needs nothing of the past but $x_{k-1}$. If the mass was pulled before we came, $x_{-1}$ is that state instead of zero.
 
 # %%
 step, held = 0.6, np.array([2.0, 2.0, -1.0, 0.5, 3.0, 0.0, 0.0])
@@ -760,7 +760,7 @@ plotting.show(
 #
 # $$ |1 + \Delta\lambda|^2 = (1 - \Delta\gamma)^2 + \Delta^2 \omega_\gamma^2 = 1 - 2\Delta\gamma + \Delta^2 \omega_0^2 , $$ (ssm-euler-spring)
 #
-# since $\gamma^2 + \omega_\gamma^2 = \omega_0^2$. At a step of 0.5, about six samples for each swing, that is $1 - 0.2 + 1 = 1.8$. So $|g| = 1.34$, and a millionfold takes $\ln 10^6 / \ln 1.34$, about 47 steps. The true spring has lost all but a hundredth of its swing by then.
+# since $\gamma^2 + \omega_\gamma^2 = \omega_0^2$. At a step of 0.5, about six samples per swing, that is $1 - 0.2 + 1 = 1.8$. So $|g| = 1.34$, and a millionfold takes $\ln 10^6 / \ln 1.34$, about 47 steps. The true spring has lost all but a hundredth of its swing by then.
 # Sixty steps of each method, from the same pull:
 
 # %%
@@ -830,7 +830,9 @@ for method, (share, power) in shares.items():
     assert np.isclose(error, share * scaled**power, rtol=5e-3)
 
 # %% [markdown]
-# That was a free response: no input. With a *held* input nothing new can happen. Held, the input is one more entry of the state, and each method, applied to the larger system {eq}`ssm-block`, gives back its own $\bar A$ and $\bar B$ in the upper rows. For zero-order hold that is how we computed them. Check the other three, and the case is closed: the orders are the same.
+# That was a free response: no input. With a *held* input nothing new can happen. Held, the input is one more entry of the state, and each method, applied to the larger system {eq}`ssm-block`, gives back its own $\bar A$ and $\bar B$ in the upper rows. For zero-order hold that is how we computed them; the next cell checks the other three.
+#
+# One gap is left. The orders were found on eigenvectors, one number $\lambda$ at a time, and the larger matrix need not have enough of them (its eigenvalue 0 belongs to the held input). But the comparison of the series holds for matrices as it stands, with $\Delta A$ in place of $\Delta\lambda$: only powers of one matrix are in it, and they commute. So the orders of the held input are those of the free response.
 
 # %%
 block = jnp.zeros((3, 3)).at[:2, :2].set(A).at[:2, 2].set(B)
@@ -844,15 +846,15 @@ for method in ("euler", "backward_euler", "bilinear"):
 # %% [markdown]
 # The third case is another matter. Let $u(t) = \sin 3t$ be smooth, and let $u_k = u(t_k)$ be its **samples**. Now nobody holds the input. What should come out?
 #
-# The recurrence lets $u_k$ stand for the whole step. But the mean of a smooth function over the step is its value in the *middle*, $u(t_k - \frac{\Delta}{2})$, up to terms in $\Delta^2$. So the recurrence is fed, in effect, with an input that comes half a step early,
-# and (from rest, with $u(0) = 0$) its output comes half a step early too:
+# The recurrence lets $u_k$ stand for the whole step. But the mean of a smooth function over the step is its value in the *middle*, up to terms in $\Delta^2$. In the middle of the step, at $t_k - \frac{\Delta}{2}$, the recurrence uses $u(t_k)$, a value that the true input reaches only half a step later. So it runs, in effect, on the input $u(t + \frac{\Delta}{2})$.
+# $A$ and $B$ do not depend on time, so a shifted input gives a shifted output, if nothing was there before the shift: hence from rest, and with $u(0) = 0$. The output comes half a step early too:
 #
 # $$ y_k \approx y\!\left( t_k + \tfrac{\Delta}{2} \right) \approx y(t_k) + \tfrac{\Delta}{2}\, y'(t_k) . $$ (ssm-early)
 #
 # That is an error of first order, whatever is done with $A$. Euler and backward Euler have an error of first order already and get a second one. Not even zero-order hold escapes: it is exact for the held input, and the held input is not the one that we have. And the cure can be read off: feed it the mean of the two samples at the ends of the step, $\frac12 (u_{k-1} + u_k)$,
 # which is the middle up to terms in $\Delta^2$. (It is also the trapezoid rule, if one puts $u(t_{k-1})$ and $u(t_k)$ at the two ends when the area is taken.)
 #
-# So the prediction is this. Free response: 1, 1, 2, exact. Held input: 1, 1, 2, exact. Sampled input: 1, 1, 1, 1. Means of two samples: 1, 1, 2, 2. Now measure. The exact outputs, every quarter of a second for four seconds, come from `scipy.linalg.expm`:
+# An error like $\Delta^p$ is a line of slope $p$ in a plot of two logarithms; the table shows the fitted slopes. The prediction is this. Free response: 1, 1, 2, exact. Held input: 1, 1, 2, exact. Sampled input: 1, 1, 1, 1. Means of two samples: 1, 1, 2, 2. Now measure. The exact outputs, every quarter of a second for four seconds, come from `scipy.linalg.expm`:
 #
 # * free: $C e^{tA} x(0)$;
 # * held: random forces, held for a quarter of a second each. The *step* divides the quarter while the input stays the same; for each quarter, the form with $A^{-1}$ from above;
@@ -995,7 +997,7 @@ by_scipy = scipy.signal.dlsim(scipys, samples[:, None])[1][:, 0]
 np.testing.assert_allclose(by_scipy, with_means, rtol=0, atol=1e-13)
 
 # %% [markdown]
-# Which of the cases is ours? A sentence or a row of pixels has no values between its samples. There, "$u_k$ holds for one step" is a definition and no approximation, and S4 takes it so. For a sampled sound it is a convention: the output comes half a sample early, in training and ever after.
+# Which of the cases is ours? A sentence or a row of pixels has no values between its samples. There, "$u_k$ holds for one step" is a definition and no approximation. The S4 paper {cite:p}`gu2022s4` speaks of samples of a continuous signal, $u_k = u(k\Delta)$ in its way of counting, which is the third case; this book takes the input as held. The formulas for $\bar A$ and $\bar B$ are the same. What differs is what they are compared with: for a sampled sound the output comes half a step early, in training and ever after.
 
 # %% [markdown]
 # ## What the step means
@@ -1031,7 +1033,7 @@ assert 3.7 < once / again < 4.3
 # ````{admonition} Trap: the step has a unit
 # :class: warning
 #
-# Only the product $\Delta A$ enters, and it has to be a pure number: if $A$ counts per second, the step is in seconds. A recording with 100 samples a second has the step 0.01. Neither 100 (its rate) nor 10 (its milliseconds) nor 1 ("one sample") will do, and no method complains.
+# Only the products $\Delta A$ and $\Delta B$ enter. $A$ and $B$ count per unit of time, and the step must be in that unit: if they count per second, it is in seconds. A recording with 100 samples a second has the step 0.01. Neither 100 (its rate) nor 10 (its milliseconds) nor 1 ("one sample") will do, and no method complains.
 # With a constant force of 1 the mass has moved by $\frac12 \Delta^2 = 0.00005$ after the first sample; with the step in milliseconds it is at 0.23, as if ten seconds had passed.
 # ````
 
@@ -1055,7 +1057,7 @@ np.testing.assert_allclose(Bb, same_Bb, rtol=0, atol=1e-14)
 # We have a differential equation $x' = Ax + Bu$, $y = Cx$, four ways to make a step of it, each derived, and a scan that runs it. Bilinear and zero-order hold are stable exactly where the system is. The step is a length of time, and the same system can be read at any rate.
 #
 # What is missing is speed. The scan does one step after the other: a thousand samples are a thousand small matrix products, each of which waits for the one before it, on a machine that would rather do them all at once. [Chapter 2](02_convolution.ipynb) finds that the recurrence
-# has a second form that does.
+# has a second form that does them all at once.
 
 # %% [markdown]
 # ## Exercises
@@ -1111,7 +1113,7 @@ assert abs(naive / 0.1 - 1) > 1e-8  # half of its sixteen digits are gone
 #
 # $$ \Delta < \frac{2\gamma}{\omega_0^2} . $$
 #
-# For our spring that is $0.4/4 = 0.1$ seconds, 32 samples for each swing. Without friction the bound is 0: no step is small enough.
+# For our spring that is $0.4/4 = 0.1$ seconds, 32 samples per swing. Without friction the bound is 0: no step is small enough.
 
 # %%
 bound = 2 * damping / frequency**2
@@ -1124,8 +1126,8 @@ def largest_factor(A, step):
 
 assert largest_factor(A, 0.99 * bound) < 1 < largest_factor(A, 1.01 * bound)
 assert all(largest_factor(spring(2.0, 0.0)[0], step) > 1 for step in (0.1, 0.01, 0.001))
-samples_each_swing = 2 * np.pi / damped_frequency / bound
-print(f"bound {bound:.2f} s: {samples_each_swing:.0f} samples for each swing")
+samples_per_swing = 2 * np.pi / damped_frequency / bound
+print(f"bound {bound:.2f} s: {samples_per_swing:.0f} samples per swing")
 
 # %% [markdown]
 # ````{solution-end}

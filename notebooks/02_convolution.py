@@ -113,13 +113,19 @@ plotting.use_style()
 
 # %%
 def kernel_by_definition(Ab, Bb, C, L):
-    """K_l = C Ab^l Bb, each power on its own.   Ab: (N, N), Bb: (N,), C: (N,)  ->  K: (L,)"""
-    return np.array([C @ np.linalg.matrix_power(np.asarray(Ab), l) @ Bb for l in range(L)])
+    """K_l = C Ab^l Bb, each power on its own.
+    Ab: (N, N), Bb: (N,), C: (N,)  ->  K: (L,)
+    """
+    return np.array(
+        [C @ np.linalg.matrix_power(np.asarray(Ab), l) @ Bb for l in range(L)]
+    )
 
 
 half, C_half, u_half = np.full((1, 1), 0.5), np.ones(1), np.array([8.0, 0.0, 4.0])
 K_half = kernel_by_definition(half, half[0], C_half, 3)
-y_half = [float(sum(K_half[l] * u_half[k - l] for l in range(k + 1))) for k in range(3)]
+y_half = [
+    float(sum(K_half[l] * u_half[k - l] for l in range(k + 1))) for k in range(3)
+]
 print("kernel:", K_half.tolist())
 print("output:", y_half)
 assert y_half == [4.0, 2.0, 3.0]
@@ -136,7 +142,8 @@ assert y_half == [4.0, 2.0, 3.0]
 # * the **mass on a spring** of chapter 1, now with $\omega_0 = 2\pi$ (one swing per time unit) and $\gamma = \frac12$, two numbers. $B$ is scaled so that a constant
 #   push of 1 moves the mass to 1;
 # * a **HiPPO memory** of sixteen numbers, which chapter 3 derives. Here it is a matrix from the package, and $C$ is set to ask it
-#   "what did you hear one time unit ago?"
+#   "what did you hear one time unit ago?" (Chapter 3 shows why: this memory is read for the age $\tau$ with $C_n = p_n(e^{-\tau})$, polynomials that `legs_basis` evaluates;
+#   here $\tau = 1$.)
 #
 # The last two are discretised with the bilinear rule and the steps 1/16 and 1/32. Guess what the curves look like: the average fades, the spring swings once every 16 steps,
 # and the memory, if it can do what it is asked, answers after about 32 steps.
@@ -153,13 +160,19 @@ systems = {
     "spring": (*discretize(spring_A, spring_B, 1 / 16), jnp.array([1.0, 0.0])),
     "HiPPO": (*discretize(hippo_A, hippo_B, 1 / 32), one_unit_ago),
 }
-kernels = {name: kernel_by_definition(*system, 96) for name, system in systems.items()}
+kernels = {
+    name: kernel_by_definition(*system, 96) for name, system in systems.items()
+}
 
 click = jnp.zeros(96).at[0].set(1.0)
 for name, system in systems.items():
     answer = scan_ssm(*system, click)[1]
     np.testing.assert_allclose(answer, kernels[name], rtol=0, atol=1e-14)
-print("the HiPPO memory answers most strongly after", kernels["HiPPO"].argmax(), "steps")
+print(
+    "the HiPPO memory answers most strongly after",
+    kernels["HiPPO"].argmax(),
+    "steps",
+)
 assert abs(kernels["HiPPO"].argmax() - 32) <= 1
 
 figure, panels = plt.subplots(1, 3, figsize=(7.6, 2.5))
@@ -177,11 +190,11 @@ plotting.show(
 
 # %% [markdown]
 # As guessed. The leaky average weighs the newest input most and has no other choice. The memory of sixteen numbers can point at a place in the past.
-# (`scan_ssm` is the recurrence of chapter 1. It runs on `jax.lax.scan`, which repeats one step and hands the state on.)
+# (`scan_ssm` is the scan of chapter 1.)
 #
 # ## The future has no say
 #
-# In the sum {eq}`conv-sum` the output $y_k$ sees $u_k, u_{k-1}, \dots, u_0$ and nothing later. Such a system is called **causal**: to change $u$ at one time never changes $y$ at
+# In the sum {eq}`conv-sum` the output $y_k$ sees $u_k, u_{k-1}, \dots, u_0$ and nothing later. Such a system is called **causal**: changing $u$ at one time never changes $y$ at
 # an earlier time. Written for all $k$ at once, the sum is a matrix times a vector. For $L = 4$:
 #
 # $$ \begin{pmatrix} y_0 \\ y_1 \\ y_2 \\ y_3 \end{pmatrix} =
@@ -193,7 +206,9 @@ plotting.show(
 
 # %%
 def toeplitz(K):
-    """Row k, column k - l holds K_l; zero above the diagonal.   K: (L,)  ->  (L, L)"""
+    """Row k, column k - l holds K_l; zero above the diagonal.
+    K: (L,)  ->  (L, L)
+    """
     k = jnp.arange(K.shape[-1])
     lag = k[:, None] - k[None, :]  # (L, L): how many steps ago
     return jnp.where(lag >= 0, K[lag], 0)
@@ -208,7 +223,9 @@ L = 24
 u = jax.random.normal(jax.random.key(0), (L,))
 for name, system in systems.items():
     jacobian = jax.jacobian(lambda u, system=system: scan_ssm(*system, u)[1])(u)
-    np.testing.assert_allclose(jacobian, toeplitz(kernels[name][:L]), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(
+        jacobian, toeplitz(kernels[name][:L]), rtol=0, atol=1e-14
+    )
     assert np.all(np.triu(jacobian, 1) == 0), "an input changed an output before it"
 
 figure, axes = plt.subplots(figsize=(4.6, 3.6))
@@ -242,12 +259,21 @@ y_blocks = np.convolve(u_blocks, K)[:L]
 
 figure, (above, below) = plt.subplots(2, 1, figsize=(6.0, 3.8), sharex=True)
 above.vlines(range(L), 0, u_blocks, color="0.6", linewidth=4, label="input")
-(weights,) = above.plot([], [], marker=".", markersize=4, linewidth=1, label="kernel, turned around")
+(weights,) = above.plot(
+    [], [], marker=".", markersize=4, linewidth=1, label="kernel, turned around"
+)
 (so_far,) = below.plot([], [], marker=".", markersize=4, linewidth=1)
-(now,) = below.plot([], [], marker="o", markersize=7, linestyle="none", color=plotting.COLOURS[1])
+(now,) = below.plot(
+    [], [], marker="o", markersize=7, linestyle="none", color=plotting.COLOURS[1]
+)
 above.set(ylim=(-1.05, 1.65), ylabel="input, kernel")
 above.legend(loc="upper right", ncols=2, fontsize=8)
-below.set(xlim=(-1, L), ylim=(1.1 * y_blocks.min(), 1.1 * y_blocks.max()), xlabel="step, $k$", ylabel="output")
+below.set(
+    xlim=(-1, L),
+    ylim=(1.1 * y_blocks.min(), 1.1 * y_blocks.max()),
+    xlabel="step, $k$",
+    ylabel="output",
+)
 figure.draw_without_rendering()  # place the axes once,
 figure.set_layout_engine("none")  # and leave them there in every frame
 
@@ -308,7 +334,7 @@ for name, system in systems.items():
 # So only the term $l = k$ is left, and it is $K_k$.
 #
 # **The product.** Which sequence has the transform $\hat K_j \hat u_j$? Two remarks prepare the answer. As $z_j^L = 1$, the power $z_j^{\,k}$ depends only on
-# what is left of $k$ when it is divided by $L$. We write $k \bmod L$ for that: a number from 0 to $L - 1$, also for negative $k$ (so $-1 \bmod 4 = 3$). And when $k$ runs through $0, \dots, L - 1$, then $(k - l) \bmod L$ runs through the same numbers in another order. So for any fixed $l$
+# the remainder of $k$ on division by $L$. We write $k \bmod L$ for that: a number from 0 to $L - 1$, also for negative $k$ (so $-1 \bmod 4 = 3$). And when $k$ runs through $0, \dots, L - 1$, then $(k - l) \bmod L$ runs through the same numbers in another order. So for any fixed $l$
 #
 # $$ \hat u_j = \sum_{k=0}^{L-1} u_{(k-l) \bmod L}\; z_j^{\,k-l} : $$
 #
@@ -328,7 +354,9 @@ for name, system in systems.items():
 
 # %%
 def dft(v):
-    """v^_j = sum_k v_k z_j^k with z_j = exp(-2 pi i j / L), as a matrix product.   v: (L,)  ->  (L,)"""
+    """v^_j = sum_k v_k z_j^k with z_j = exp(-2 pi i j / L), as a matrix product.
+    v: (L,)  ->  (L,)
+    """
     k = np.arange(len(v))
     return np.exp(-2j * np.pi * np.outer(k, k) / len(v)) @ v
 
@@ -348,17 +376,25 @@ for L in (4, 5, 96):
     u, K = np.random.default_rng(L).normal(size=(2, L))
     np.testing.assert_allclose(dft(u), np.fft.fft(u), rtol=0, atol=1e-11)
     np.testing.assert_allclose(inverse_dft(dft(K)), K, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(inverse_dft(dft(K) * dft(u)), circular_convolution(u, K), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(np.fft.ifft(np.fft.fft(K) * np.fft.fft(u)), circular_convolution(u, K), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        inverse_dft(dft(K) * dft(u)), circular_convolution(u, K), rtol=0, atol=1e-11
+    )
+    np.testing.assert_allclose(
+        np.fft.ifft(np.fft.fft(K) * np.fft.fft(u)),
+        circular_convolution(u, K),
+        rtol=0,
+        atol=1e-12,
+    )
 
 # %% [markdown]
-# (`inverse_dft` uses that the conjugate of $z_j^{\,k}$ is $z_j^{-k}$: to conjugate before and after turns each $z_j^{\,k}$ around and leaves the numbers $\hat K_j$ as they were.)
+# (`inverse_dft` uses that the conjugate of $z_j^{\,k}$ is $z_j^{-k}$: conjugating before and after turns each $z_j^{\,k}$ around and leaves the numbers $\hat K_j$ as they were.)
 #
 # How wrong is the circle? Take four steps and make the input a single click of 8 at the very end, $u = (0, 0, 0, 8)$, with the kernel $K = (1, \frac12, \frac14, \frac18)$.
 # The right answer is silence until the click: $(0, 0, 0, 8)$. The rest of the answer, $4, 2, 1$, would come in steps 4, 5, 6, which are past the end. On the circle, step 4 is step 0:
 
 # %%
-u_click, K_click = np.array([0.0, 0.0, 0.0, 8.0]), np.array([1, 1 / 2, 1 / 4, 1 / 8])
+u_click = np.array([0.0, 0.0, 0.0, 8.0])
+K_click = np.array([1, 1 / 2, 1 / 4, 1 / 8])
 around = jnp.fft.irfft(jnp.fft.rfft(u_click) * jnp.fft.rfft(K_click), n=4)
 straight = np.convolve(u_click, K_click)[:4]
 print("product of transforms:", [round(float(value), 6) + 0.0 for value in around])
@@ -393,18 +429,25 @@ np.testing.assert_allclose(straight, [0, 0, 0, 8])
 
 # %%
 def causal_convolution(u, K):
-    """y_k = sum_{l=0}^k K_l u_{k-l}, by FFTs of length 2 L.   u, K: (..., L)  ->  y: (..., L)"""
+    """y_k = sum_{l=0}^k K_l u_{k-l}, by FFTs of length 2 L.
+    u, K: (..., L)  ->  y: (..., L)
+    """
     L = u.shape[-1]
-    product = jnp.fft.rfft(u, n=2 * L) * jnp.fft.rfft(K, n=2 * L)  # n = 2 L puts the zeros behind the end
-    return jnp.fft.irfft(product, n=2 * L)[..., :L]
+    u_hat = jnp.fft.rfft(u, n=2 * L)  # n = 2 L puts the zeros behind the end
+    K_hat = jnp.fft.rfft(K, n=2 * L)
+    return jnp.fft.irfft(u_hat * K_hat, n=2 * L)[..., :L]
 
 
-np.testing.assert_allclose(causal_convolution(u_click, K_click), [0, 0, 0, 8], rtol=0, atol=1e-14)
+np.testing.assert_allclose(
+    causal_convolution(u_click, K_click), [0, 0, 0, 8], rtol=0, atol=1e-14
+)
 for L in (1, 2, 97):
     u, K = np.random.default_rng(L).normal(size=(2, L))
     y = causal_convolution(u, K)
-    np.testing.assert_allclose(y, np.convolve(u, K)[:L], rtol=0, atol=1e-13)  # an independent direct sum
-    np.testing.assert_allclose(y, ssm.causal_convolution(u, K), rtol=0, atol=1e-13)  # the package's
+    direct = np.convolve(u, K)[:L]  # an independent direct sum
+    np.testing.assert_allclose(y, direct, rtol=0, atol=1e-13)
+    packages_own = ssm.causal_convolution(u, K)
+    np.testing.assert_allclose(y, packages_own, rtol=0, atol=1e-13)
 
 # %% [markdown]
 # On a longer input the difference can be seen. The spring is pushed near the end of 64 steps:
@@ -440,10 +483,13 @@ k_change = 40
 u = jax.random.normal(jax.random.key(2), (L,))
 u_changed, u_broken = u.at[k_change].add(1.0), u.at[k_change].set(jnp.nan)
 
-step_by_step = [scan_ssm(*systems["spring"], v)[1] for v in (u, u_changed, u_broken)]
+step_by_step = [
+    scan_ssm(*systems["spring"], v)[1] for v in (u, u_changed, u_broken)
+]
 by_transform = [causal_convolution(v, K) for v in (u, u_changed, u_broken)]
 for changed in step_by_step[1:]:
-    assert np.array_equal(step_by_step[0][:k_change], changed[:k_change])  # bit for bit
+    # bit for bit:
+    assert np.array_equal(step_by_step[0][:k_change], changed[:k_change])
 change = np.abs(by_transform[1] - by_transform[0])
 assert change[:k_change].max() < 1e-14 < change[k_change:].max()
 assert np.all(np.isnan(by_transform[2]))
@@ -470,16 +516,25 @@ np.testing.assert_allclose(jacobian, toeplitz(K), rtol=0, atol=1e-14)
 # %%
 g, V = np.linalg.eig(np.asarray(systems["spring"][0]))
 draws = np.random.default_rng(0)
-random_A, random_B, random_C = (draws.normal(size=(*shape, 2)) @ [1, 1j] for shape in ((6, 6), (6,), (6,)))
-random_A *= 0.95 / np.max(np.abs(np.linalg.eigvals(random_A)))  # the largest eigenvalue gets the absolute value 0.95
+random_A, random_B, random_C = (
+    draws.normal(size=(*shape, 2)) @ [1, 1j] for shape in ((6, 6), (6,), (6,))
+)
+# The largest eigenvalue gets the absolute value 0.95:
+random_A *= 0.95 / np.max(np.abs(np.linalg.eigvals(random_A)))
 checked = systems | {
-    "spring, eigenvectors": (np.diag(g), np.linalg.solve(V, systems["spring"][1]), systems["spring"][2] @ V),
+    "spring, eigenvectors": (
+        np.diag(g),
+        np.linalg.solve(V, systems["spring"][1]),
+        systems["spring"][2] @ V,
+    ),
     "random complex": (random_A, random_B, random_C),
 }
 
 
 def recurrence_by_numpy(Ab, Bb, C, u):
-    """x_k = Ab x_{k-1} + Bb u_k, y_k = C x_k as a loop in float64: the oracle.   u: (L,)  ->  y: (L,)"""
+    """x_k = Ab x_{k-1} + Bb u_k, y_k = C x_k as a loop in float64: the oracle.
+    u: (L,)  ->  y: (L,)
+    """
     x, y = np.zeros_like(Bb), []
     for u_k in u:
         x = Ab @ x + Bb * u_k
@@ -488,7 +543,9 @@ def recurrence_by_numpy(Ab, Bb, C, u):
 
 
 def convolution_mode(Ab, Bb, C, u):
-    """y = K * u with K_l = C Ab^l Bb; real and imaginary parts are convolved apart.   u: (L,)  ->  y: (L,)"""
+    """y = K * u with K_l = C Ab^l Bb; real and imaginary parts are convolved apart.
+    u: (L,)  ->  y: (L,)
+    """
     K = ssm.kernel_by_powers(Ab, Bb, C, u.shape[-1])
     if not jnp.iscomplexobj(K):
         return causal_convolution(u, K)
@@ -504,15 +561,29 @@ u = np.asarray(jax.random.normal(jax.random.key(3), (512,)))
 for name, system in checked.items():
     system = [np.asarray(part) for part in system]
     right = recurrence_by_numpy(*system, u)
-    for real, complex_, bound in ((np.float64, np.complex128, 1e-12), (np.float32, np.complex64, 1e-5)):
-        *parts, inputs = (jnp.asarray(part, complex_ if np.iscomplexobj(part) else real) for part in (*system, u))
-        stepped, convolved = scan_ssm(*parts, inputs)[1], convolution_mode(*parts, inputs)
-        assert stepped.dtype == convolved.dtype == (complex_ if np.iscomplexobj(right) else real)
+    for real, complex_, bound in (
+        (np.float64, np.complex128, 1e-12),
+        (np.float32, np.complex64, 1e-5),
+    ):
+        *parts, inputs = (
+            jnp.asarray(part, complex_ if np.iscomplexobj(part) else real)
+            for part in (*system, u)
+        )
+        stepped = scan_ssm(*parts, inputs)[1]
+        convolved = convolution_mode(*parts, inputs)
+        wanted = complex_ if np.iscomplexobj(right) else real
+        assert stepped.dtype == convolved.dtype == wanted
         assert relative_error(convolved, stepped) < bound, (name, real)
-        assert max(relative_error(stepped, right), relative_error(convolved, right)) < bound, (name, real)
+        for y in (stepped, convolved):
+            assert relative_error(y, right) < bound, (name, real)
     print(f"{name:20}  float64: below 1e-12   float32: below 1e-5")
 
-np.testing.assert_allclose(ssm.kernel_by_powers(*map(jnp.asarray, checked["spring, eigenvectors"]), 96), kernels["spring"], rtol=0, atol=1e-13)
+np.testing.assert_allclose(
+    ssm.kernel_by_powers(*map(jnp.asarray, checked["spring, eigenvectors"]), 96),
+    kernels["spring"],
+    rtol=0,
+    atol=1e-13,
+)
 
 # %% [markdown]
 # Ten comparisons of two programs, and each program against a third that is a plain NumPy loop. (`ssm.kernel_by_powers` is derived below.)
@@ -531,20 +602,32 @@ true = (1 - a) * a ** np.arange(L)
 single = np.float32
 u_first = np.eye(1, L)[0]
 by_fft = np.asarray(causal_convolution(u_first.astype(single), true.astype(single)))
-by_scan = np.asarray(scan_ssm(*(part.astype(single) for part in systems["leaky average"]), u_first.astype(single))[1])
+single_system = (part.astype(single) for part in systems["leaky average"])
+by_scan = np.asarray(scan_ssm(*single_system, u_first.astype(single))[1])
 
 assert by_fft.dtype == by_scan.dtype == single
 assert relative_error(by_fft, true) < 1e-6  # of the largest output: fine
-assert np.median(np.abs(by_fft - true)[200:] / true[200:]) > 1  # of itself: the last outputs are noise
+# of itself: the last outputs are noise
+assert np.median(np.abs(by_fft - true)[200:] / true[200:]) > 1
 assert np.max(np.abs(by_scan - true) / true) < 1e-4  # of itself, everywhere
-assert relative_error(causal_convolution(u_first, true), true) < 1e-14  # in float64 the floor lies nine orders lower
+# in float64 the floor lies nine orders lower
+assert relative_error(causal_convolution(u_first, true), true) < 1e-14
 print(f"the answer sinks by {np.log10(true[0] / true[-1]):.1f} orders of magnitude")
 
 figure, axes = plt.subplots()
-axes.semilogy(np.abs(by_fft), marker=".", markersize=4, linestyle="none", color=plotting.COLOURS[1], label="float32, transform")
+axes.semilogy(
+    np.abs(by_fft),
+    marker=".",
+    markersize=4,
+    linestyle="none",
+    color=plotting.COLOURS[1],
+    label="float32, transform",
+)
 axes.semilogy(true, label="true", linewidth=3)
 axes.semilogy(by_scan, label="float32, recurrence", color="black")
-axes.axhline(1e-7 * true.max(), color="0.4", linestyle=":", label=r"$10^{-7}$ of the largest")
+axes.axhline(
+    1e-7 * true.max(), color="0.4", linestyle=":", label=r"$10^{-7}$ of the largest"
+)
 axes.set(xlabel="step, $k$", ylabel="size of the output", ylim=(1e-14, 1))
 axes.legend(fontsize=8)
 plotting.show(
@@ -568,7 +651,9 @@ plotting.show(
 
 # %%
 def recurrence_with_rounding(Ab, Bb, C, u, rounding):
-    """x_k = Ab x_{k-1} + Bb u_k, y_k = C x_k, with every factor of a matrix product rounded first.   u: (L,)  ->  y: (L,)"""
+    """x_k = Ab x_{k-1} + Bb u_k, y_k = C x_k, with every factor of a matrix
+    product rounded first.   u: (L,)  ->  y: (L,)
+    """
 
     def advance(x, u_k):
         x = jnp.matmul(rounding(Ab), rounding(x), precision="highest") + Bb * u_k
@@ -585,13 +670,18 @@ def ten_bits(value):
 slow_spring = (*discretize(spring_A, spring_B, 1 / 64), jnp.array([1.0, 0.0]))
 right = recurrence_by_numpy(*map(np.asarray, slow_spring), u)
 *parts, inputs = (jnp.asarray(part, jnp.float32) for part in (*slow_spring, u))
-full = relative_error(recurrence_with_rounding(*parts, inputs, lambda value: value), right)
+full = relative_error(
+    recurrence_with_rounding(*parts, inputs, lambda value: value), right
+)
 rounded = relative_error(recurrence_with_rounding(*parts, inputs, ten_bits), right)
 assert full < 1e-5 and 1e-3 < rounded < 1e-1
-print("float32: below 1e-5 of the largest output. With factors of ten bits: above 1e-3")
+print(
+    "float32: below 1e-5 of the largest output. "
+    "With factors of ten bits: above 1e-3"
+)
 
 # %% [markdown]
-# This is why the package's products say `precision="highest"`: the reader of a check on a GPU should see the algorithm's error and not the product's.
+# This is why the package's products say `precision="highest"`: a check on a GPU should show the error of the algorithm, not that of rounded products.
 #
 # ## Three ways to the kernel
 #
@@ -602,7 +692,7 @@ print("float32: below 1e-5 of the largest output. With factors of ten bits: abov
 # 2. **A vector instead of a matrix.** The power itself is not needed, only $\bar A^l \bar B$. Start from $\bar B$ and multiply the *vector* by $\bar A$ again and again. That is $N^2$ for each step, $L N^2$ in all: $N$ times less than with a running power.
 # 3. **The same as a scan.** The arithmetic of the second way, with `jax.lax.scan` in place of the Python loop.
 #
-# The second and third need the same arithmetic but are not the same program. `jax.jit` runs a Python function once with placeholders, records every operation, and compiles the record. A Python loop is gone by then: its body has been recorded $L$ times. A scan is recorded as one operation with one body.
+# The second and third need the same arithmetic but are not the same program. (As in chapter 1, `jit` records the operations once: a loop $L$ times, a scan once.)
 
 
 # %%
@@ -612,7 +702,9 @@ def kernel_by_matrix_powers(Ab, Bb, C, L):
 
 
 def kernel_by_loop(Ab, Bb, C, L):
-    """x <- Ab x from x = Bb, and K_l = C x, as a loop in Python.   (N, N), (N,), (N,)  ->  (L,)"""
+    """x <- Ab x from x = Bb, and K_l = C x, as a loop in Python.
+    (N, N), (N,), (N,)  ->  (L,)
+    """
     x, K = Bb, []
     for _ in range(L):
         K.append(C @ x)
@@ -621,29 +713,45 @@ def kernel_by_loop(Ab, Bb, C, L):
 
 
 def kernel_by_powers(Ab, Bb, C, L):
-    """x <- Ab x from x = Bb, and K_l = C x, as a scan.   (N, N), (N,), (N,)  ->  (L,)"""
+    """x <- Ab x from x = Bb, and K_l = C x, as a scan.
+    (N, N), (N,), (N,)  ->  (L,)
+    """
 
     def advance(x, _):
-        return jnp.matmul(Ab, x, precision="highest"), jnp.matmul(C, x, precision="highest")
+        K_l = jnp.matmul(C, x, precision="highest")
+        return jnp.matmul(Ab, x, precision="highest"), K_l
 
     return jax.lax.scan(advance, Bb, None, length=L)[1]
 
 
 for name, system in systems.items():
-    np.testing.assert_allclose(kernel_by_powers(*system, 96), kernels[name], rtol=0, atol=1e-13)
-    np.testing.assert_allclose(ssm.kernel_by_powers(*system, 96), kernels[name], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        kernel_by_powers(*system, 96), kernels[name], rtol=0, atol=1e-13
+    )
+    np.testing.assert_allclose(
+        ssm.kernel_by_powers(*system, 96), kernels[name], rtol=0, atol=1e-13
+    )
 for kernel in (kernel_by_matrix_powers, kernel_by_loop):
-    compiled = jax.jit(kernel, static_argnums=3)  # L is part of the program, not an input
-    np.testing.assert_allclose(compiled(*systems["spring"], 12), kernels["spring"][:12], rtol=0, atol=1e-13)
+    # L is part of the program, not an input:
+    compiled = jax.jit(kernel, static_argnums=3)
+    np.testing.assert_allclose(
+        compiled(*systems["spring"], 12), kernels["spring"][:12], rtol=0, atol=1e-13
+    )
 
 
 # %% [markdown]
-# `jax.make_jaxpr` returns the record itself, and each of its lines has the form `name = operation`. So the length of the program can be counted, and it does not depend on the machine. Before that, the count of the first way by hand: for $L = 64$, all powers from 1 to 63, plus the two products with $C$ and $\bar B$ for each $l$.
+# `jax.make_jaxpr` returns the record itself, and each of its lines has the form `name = operation`. So the length of the program can be counted, and it does not depend on the machine.
+#
+# The first way can be counted by hand. The numbers from 1 to 63 have six binary digits at most: one of them has one digit, two have two, then 4, 8, 16 and 32. The squarings are one fewer than the digits,
+# $2 \cdot 1 + 4 \cdot 2 + 8 \cdot 3 + 16 \cdot 4 + 32 \cdot 5 = 258$. Each of the six digits is a one in 32 of the numbers, so there are $6 \cdot 32 = 192$ ones, and the further products are $192 - 63 = 129$. So for $L = 64$ the powers take $258 + 129 = 387$ products of two matrices,
+# and the products with $C$ and $\bar B$ another $2 \cdot 64 = 128$: 515 in all. JAX must have recorded exactly these.
+
 
 # %% tags=["nbval-ignore-output"]
 def program_length(kernel, L):
     """The number of operations that JAX records for this kernel of length L."""
-    return str(jax.make_jaxpr(lambda *system: kernel(*system, L))(*systems["HiPPO"])).count(" = ")
+    record = jax.make_jaxpr(lambda *system: kernel(*system, L))(*systems["HiPPO"])
+    return str(record).count(" = ")
 
 
 for kernel in (kernel_by_matrix_powers, kernel_by_loop, kernel_by_powers):
@@ -651,26 +759,39 @@ for kernel in (kernel_by_matrix_powers, kernel_by_loop, kernel_by_powers):
     print(f"{kernel.__name__:24} L = 32, 64, 128, 256: {lengths} operations")
 
 scan_lengths = {program_length(kernel_by_powers, L) for L in (32, 256)}
-growth = [program_length(kernel_by_loop, L + 32) - program_length(kernel_by_loop, L) for L in (32, 64, 128, 224)]
+growth = [
+    program_length(kernel_by_loop, L + 32) - program_length(kernel_by_loop, L)
+    for L in (32, 64, 128, 224)
+]
 assert len(scan_lengths) == 1  # the scan: one program for every length
-assert len(set(growth)) == 1 and growth[0] >= 64  # the loop: at least two operations more for each l
+# the loop: at least two operations more for each l
+assert len(set(growth)) == 1 and growth[0] >= 64
 
-by_hand = sum((l.bit_length() - 1) + (l.bit_count() - 1) for l in range(1, 64)) + 2 * 64
-recorded = jax.jit(kernel_by_matrix_powers, static_argnums=3).lower(*systems["HiPPO"], 64).as_text()
-assert recorded.count("stablehlo.dot_general") == by_hand  # the first way, counted by hand
+of_matrices = sum((l.bit_length() - 1) + (l.bit_count() - 1) for l in range(1, 64))
+first_way = jax.jit(kernel_by_matrix_powers, static_argnums=3)
+text = first_way.lower(*systems["HiPPO"], 64).as_text()
+products = text.count("stablehlo.dot_general")
+print(f"the first way, L = 64: {of_matrices} + 128 by hand, {products} recorded")
+assert of_matrices == 387 and products == of_matrices + 2 * 64 == 515
 
 # %% [markdown]
 # What that means in seconds differs from machine to machine. The table measures the compiler alone, for short kernels, so that nobody has to wait for the loop:
 
 # %% tags=["nbval-ignore-output"]
 seconds = {}
-for kernel, lengths in ((kernel_by_loop, (8, 16, 24)), (kernel_by_powers, (8, 24, 1024))):
+for kernel, lengths in (
+    (kernel_by_loop, (8, 16, 24)),
+    (kernel_by_powers, (8, 24, 1024)),
+):
     for L in lengths:
         recorded = jax.jit(kernel, static_argnums=3).lower(*systems["HiPPO"], L)
         begin = time.perf_counter()
         recorded.compile()
         seconds[kernel.__name__, L] = time.perf_counter() - begin
-        print(f"{kernel.__name__:18} L = {L:4}: {seconds[kernel.__name__, L]:.2f} s to compile")
+        print(
+            f"{kernel.__name__:18} L = {L:4}: "
+            f"{seconds[kernel.__name__, L]:.2f} s to compile"
+        )
 # A wide bound, since the machine may be busy; the loop at L = 1024 is far beyond it.
 assert seconds["kernel_by_powers", 1024] < 10 * seconds["kernel_by_powers", 8] + 5
 
@@ -694,7 +815,10 @@ assert seconds["kernel_by_powers", 1024] < 10 * seconds["kernel_by_powers", 8] +
 
 # %%
 one = jnp.ones(1, jnp.float32)
-exploding, fading = (np.asarray(kernel_by_powers(rho * one[:, None], one, one, 1024)) for rho in (1.1, 0.9))
+exploding, fading = (
+    np.asarray(kernel_by_powers(rho * one[:, None], one, one, 1024))
+    for rho in (1.1, 0.9)
+)
 assert exploding.dtype == fading.dtype == np.float32
 first = int(np.argmax(~np.isfinite(exploding)))
 print("the first power of 1.1 that float32 cannot hold:", first)
@@ -713,7 +837,9 @@ assert np.all(np.isfinite(fading)) and 0 <= fading[-1] < 1e-37
 # %%
 feeding = np.array([[a, 1.0], [0.0, a]])
 corner = [np.linalg.matrix_power(feeding, l)[0, 1] for l in range(100)]
-np.testing.assert_allclose(corner, [l * a ** (l - 1) for l in range(100)], rtol=1e-12)
+np.testing.assert_allclose(
+    corner, [l * a ** (l - 1) for l in range(100)], rtol=1e-12
+)
 assert np.isclose(max(corner), 9 * 0.9**8) and np.isclose(corner[9], corner[10])
 print(f"the corner of the small example climbs to {max(corner):.2f}")
 
@@ -724,7 +850,9 @@ print(f"the corner of the small example climbs to {max(corner):.2f}")
 
 # %%
 def norms_of_powers(Ab, l):
-    """The spectral norms of Ab^l for some powers l.   Ab: (N, N), l: (number,)  ->  (number,)"""
+    """The spectral norms of Ab^l for some powers l.
+    Ab: (N, N), l: (number,)  ->  (number,)
+    """
     powers = [np.linalg.matrix_power(Ab, power) for power in l]
     return np.linalg.norm(powers, ord=2, axis=(1, 2))
 
@@ -734,24 +862,41 @@ l = np.arange(0, 101, 10)
 for N, marker, least in ((16, "o", 1e5), (64, "s", 1e23), (128, "^", 3.4e38)):
     A, B = hippo_legs(N)
     Ab, Bb = discretize(A, B, 1.6 / N, method="euler")
-    rho = np.max(np.abs(np.diag(Ab)))  # triangular: the eigenvalues stand on the diagonal
+    # triangular: the eigenvalues stand on the diagonal
+    rho = np.max(np.abs(np.diag(Ab)))
     hill = norms_of_powers(np.asarray(Ab), l)
     axes.semilogy(l, hill, marker=marker, label=f"Euler, N = {N}")
-    print(f"N = {N:3}: rho = {rho:.4f}, and yet the norm climbs to 10^{np.log10(hill.max()):.0f}")
+    print(
+        f"N = {N:3}: rho = {rho:.4f}, "
+        f"and yet the norm climbs to 10^{np.log10(hill.max()):.0f}"
+    )
     assert rho < 1 and hill.max() > least
 
-    np.testing.assert_allclose(A + A.T, -(np.eye(N) + np.outer(B, B)), rtol=0, atol=1e-12 * N)
-    bilinear = np.asarray(discretize(A, B, 1.6 / N)[0])
-    assert np.linalg.norm(bilinear, 2) < 1 + 1e-12
+    np.testing.assert_allclose(
+        A + A.T, -(np.eye(N) + np.outer(B, B)), rtol=0, atol=1e-12 * N
+    )
+    for method in ("zoh", "backward_euler", "bilinear"):  # none of them stretches
+        one_step = np.asarray(discretize(A, B, 1.6 / N, method)[0])
+        assert np.linalg.norm(one_step, 2) < 1 + 1e-11
+    bilinear = one_step
 
-axes.semilogy(l, norms_of_powers(bilinear, l), color="black", linestyle="--", label="bilinear, N = 128")
+axes.semilogy(
+    l,
+    norms_of_powers(bilinear, l),
+    color="black",
+    linestyle="--",
+    label="bilinear, N = 128",
+)
 axes.axhline(3.4e38, color="0.4", linestyle=":", label="end of float32")
 axes.set(xlabel="power, $l$", ylabel=r"norm of $\bar A^l$", ylim=(1e-6, 1e72))
 axes.legend(fontsize=8, ncols=3, loc="upper center")
 
-Ab, Bb = discretize(A.astype(single), B.astype(single), single(1.6 / 128), method="euler")  # N = 128
+A, B = A.astype(single), B.astype(single)  # N = 128
+Ab, Bb = discretize(A, B, single(1.6 / 128), method="euler")
 lost = np.asarray(kernel_by_powers(Ab, Bb, jnp.ones(128, single), 200))
-assert not np.all(np.isfinite(lost)), "a stable system, and its float32 kernel is infinite"
+assert not np.all(np.isfinite(lost)), (
+    "a stable system, and its float32 kernel is infinite"
+)
 plotting.show(
     figure,
     "The norm of the powers of HiPPO's matrix on a logarithmic scale over 100 powers. With forward Euler it climbs, although all eigenvalues are below one: to 1e5 for N = 16, 1e24 for N = 64 and "
@@ -761,7 +906,8 @@ plotting.show(
 # %% [markdown]
 # With Euler and $N = 128$ a system whose eigenvalues all lie below one has powers that float32 cannot hold, and its float32 kernel is not finite.
 #
-# With the bilinear rule the norm never rises, and that can be proved. HiPPO's matrix has $A + A^\top = -(I + B B^\top)$, as the cell asserts. Take any state and call it $(I - \frac{\Delta}{2} A)\,x$, which is always possible, since that matrix has an inverse. One step makes $(I + \frac{\Delta}{2} A)\,x$ of it. Write both squared lengths out. The terms $x^\top x$ and
+# With the bilinear rule the norm never rises, and that can be proved. HiPPO's matrix has $A + A^\top = -(I + B B^\top)$, as the cell asserts (chapter 3 reads it off the entries). Take any state and call it $(I - \frac{\Delta}{2} A)\,x$. That is always possible: $A$ is triangular with a negative diagonal, so $I - \frac{\Delta}{2} A$ is triangular with a diagonal above 1 and has an inverse.
+# One step multiplies by $\bar A = (I - \frac{\Delta}{2} A)^{-1} (I + \frac{\Delta}{2} A)$. The two factors contain nothing but $A$, so they commute, $I - \frac{\Delta}{2} A$ cancels, and the step makes $(I + \frac{\Delta}{2} A)\,x$ of the state. Write both squared lengths out. The terms $x^\top x$ and
 # $\frac{\Delta^2}{4} x^\top A^\top A x$ stand in both and cancel in the difference:
 #
 # $$\begin{aligned}
@@ -770,7 +916,8 @@ plotting.show(
 # &\quad = -\Delta \left( x^\top x + (B^\top x)^2 \right) \le 0 .
 # \end{aligned}$$ (conv-contraction)
 #
-# No step makes a state longer, so no power does. That is one more reason for this book's choice of the bilinear rule. Chapter 8 comes back to what makes HiPPO's matrix so far from normal.
+# No step makes a state longer, so no power does. Nor does the system itself: without an input $\frac{d}{dt} \|x\|^2 = 2\, x^\top A\, x = x^\top (A + A^\top)\, x = -\|x\|^2 - (B^\top x)^2$. So zero-order hold, which follows it exactly, contracts too. So does backward Euler: from $(I - \Delta A)\,x$ to $x$ the squared length falls by $-\Delta\, x^\top (A + A^\top)\, x + \Delta^2 \|A x\|^2 \ge 0$.
+# All this is a reason against forward Euler, and none for the bilinear rule in particular. Chapter 8 comes back to what makes HiPPO's matrix so far from normal.
 #
 # ## What each way costs
 #
@@ -788,16 +935,27 @@ plotting.show(
 
 # %%
 def multiplications(L, N):
-    """Real multiplications of the recurrence, the kernel, the direct sum and the convolution by FFT."""
-    return L * (N**2 + 2 * N), L * (N**2 + N), L * (L + 1) // 2, 4 * (3 * L * (2 * L - 1).bit_length() + 2 * L)
+    """Real multiplications: recurrence, kernel, direct sum, convolution by FFT."""
+    return (
+        L * (N**2 + 2 * N),
+        L * (N**2 + N),
+        L * (L + 1) // 2,
+        4 * (3 * L * (2 * L - 1).bit_length() + 2 * L),
+    )
 
 
 assert multiplications(1024, 64) == (4_325_376, 4_259_840, 524_800, 143_360)
-print("     L     recurrence         kernel       direct sum          FFT     (N = 64)")
+print(
+    "     L     recurrence         kernel       direct sum"
+    "          FFT     (N = 64)"
+)
 for L in (64, 1024, 16384):
     print(f"{L:6} " + " ".join(f"{count:14,}" for count in multiplications(L, 64)))
 recurrence, kernel, direct, fft = multiplications(1024, 64)
-print(f"a batch of 32 at L = 1024: the recurrence needs {32 * recurrence / (kernel + 32 * fft):.0f} times what kernel and FFT need")
+print(
+    "a batch of 32 at L = 1024: the recurrence needs "
+    f"{32 * recurrence / (kernel + 32 * fft):.0f} times what kernel and FFT need"
+)
 
 # %% [markdown]
 # The convolution needs few products *after the kernel is there*. The kernel costs as much as running the recurrence once. A batch shares it, and that is where the gain in products comes from. A second gain is not in the table: the recurrence is a chain of $L$ steps, each too small to keep a machine busy, while an FFT is one large piece of work
@@ -818,7 +976,10 @@ ways = {
 
 
 def fastest(function, inputs, runs=5):
-    """The shortest of some runs in seconds; JAX returns before it has finished, so wait for the result."""
+    """The shortest of some runs in seconds.
+
+    JAX returns before it has finished, so wait for the result.
+    """
     function(*inputs).block_until_ready()  # the first call compiles
     times = []
     for _ in range(runs):
@@ -880,7 +1041,9 @@ assert np.array_equal(K, np.eye(L)[d])
 u = np.asarray(jax.random.normal(jax.random.key(6), (L,)))
 y = scan_ssm(*map(jnp.asarray, (Ab, Bb, C, u)))[1]
 assert np.array_equal(y, np.concatenate([np.zeros(d), u[:-d]]))
-assert np.all(np.linalg.eigvals(Ab) == 0) and np.all(np.linalg.matrix_power(Ab, d + 1) == 0)
+assert np.all(np.linalg.eigvals(Ab) == 0) and np.all(
+    np.linalg.matrix_power(Ab, d + 1) == 0
+)
 
 # %% [markdown]
 # ````{solution-end}
@@ -909,17 +1072,35 @@ assert np.all(np.linalg.eigvals(Ab) == 0) and np.all(np.linalg.matrix_power(Ab, 
 #
 # Its kernel is its answer to one click. The first system answers the click with $K^1$, and the second turns that into $K^2 * K^1$. A convolution does not care for the order ($\sum_l K^2_l K^1_{k-l}$ is the same sum as $\sum_l K^1_l K^2_{k-l}$, read backwards), so the exchanged systems have other matrices and the same kernel.
 
+
 # %%
 def in_series(one, two):
     """One system whose output is that of `two` fed with the output of `one`."""
-    (Ab1, Bb1, C1), (Ab2, Bb2, C2) = ([np.asarray(part) for part in system] for system in (one, two))
-    Ab = np.block([[Ab1, np.zeros((len(Bb1), len(Bb2)))], [np.outer(Bb2, C1 @ Ab1), Ab2]])
-    return Ab, np.concatenate([Bb1, Bb2 * (C1 @ Bb1)]), np.concatenate([np.zeros(len(Bb1)), C2])
+    (Ab1, Bb1, C1), (Ab2, Bb2, C2) = (
+        [np.asarray(part) for part in system] for system in (one, two)
+    )
+    Ab = np.block(
+        [[Ab1, np.zeros((len(Bb1), len(Bb2)))], [np.outer(Bb2, C1 @ Ab1), Ab2]]
+    )
+    return (
+        Ab,
+        np.concatenate([Bb1, Bb2 * (C1 @ Bb1)]),
+        np.concatenate([np.zeros(len(Bb1)), C2]),
+    )
 
 
-there = kernel_by_definition(*in_series(systems["leaky average"], systems["spring"]), 96)
-back = kernel_by_definition(*in_series(systems["spring"], systems["leaky average"]), 96)
-np.testing.assert_allclose(there, causal_convolution(kernels["leaky average"], kernels["spring"]), rtol=0, atol=1e-14)
+there = kernel_by_definition(
+    *in_series(systems["leaky average"], systems["spring"]), 96
+)
+back = kernel_by_definition(
+    *in_series(systems["spring"], systems["leaky average"]), 96
+)
+np.testing.assert_allclose(
+    there,
+    causal_convolution(kernels["leaky average"], kernels["spring"]),
+    rtol=0,
+    atol=1e-14,
+)
 np.testing.assert_allclose(there, back, rtol=0, atol=1e-14)
 
 # %% [markdown]
@@ -940,6 +1121,7 @@ np.testing.assert_allclose(there, back, rtol=0, atol=1e-14)
 # With $d$ zeros the circle has $L + d$ places. A term with $k < l \le L - 1$ reads $u$ at $k - l + L + d$. The smallest of these places, at $k = 0$ and $l = L - 1$, is $d + 1$. All of them fall into the zeros if $d + 1 \ge L$, that is $d \ge L - 1$. With $d = L - 2$ exactly this one
 # term reads the place $L - 1$, so $y_0$ is too large by $K_{L-1} u_{L-1}$ and every other output is right. One wrong output of $L$, off by the kernel's last and mostly smallest entry: such a mistake can stay for long, and a test with a kernel that has decayed does not find it. (We use $2L$ since FFTs like lengths with small factors.)
 
+
 # %%
 def convolution_with_padding(u, K, zeros):
     """The product of transforms with that many zeros behind u and K."""
@@ -950,7 +1132,9 @@ def convolution_with_padding(u, K, zeros):
 L = 12
 u, K = np.random.default_rng(7).normal(size=(2, L))
 right = np.convolve(u, K)[:L]
-np.testing.assert_allclose(convolution_with_padding(u, K, L - 1), right, rtol=0, atol=1e-13)
+np.testing.assert_allclose(
+    convolution_with_padding(u, K, L - 1), right, rtol=0, atol=1e-13
+)
 error = convolution_with_padding(u, K, L - 2) - right
 assert np.isclose(error[0], K[-1] * u[-1]) and abs(error[0]) > 1e-2
 assert np.max(np.abs(error[1:])) < 1e-13
@@ -976,7 +1160,10 @@ assert np.max(np.abs(error[1:])) < 1e-13
 # The delay has $\rho = 0$ and a half-life of zero, and remembers for $d$ steps. The spectral radius speaks about the end of the kernel, never about its beginning.
 
 # %%
-for name, rho, expected in (("leaky average", 0.9, 6.6), ("HiPPO", (1 - 1 / 64) / (1 + 1 / 64), 22.2)):
+for name, rho, expected in (
+    ("leaky average", 0.9, 6.6),
+    ("HiPPO", (1 - 1 / 64) / (1 + 1 / 64), 22.2),
+):
     half_life = np.log(2) / -np.log(rho)
     K = kernel_by_powers(*systems[name], 600)
     measured = 100 / np.log2(float(K[400] / K[500]))  # steps for each halving
@@ -1007,11 +1194,20 @@ u, K = jax.random.normal(jax.random.key(8), (2, 32))
 
 def layer(weights):
     """A convolution layer of one channel with 31 zeros in front."""
-    return jax.lax.conv_general_dilated(u[None, None], weights[None, None], window_strides=(1,), padding=[(31, 0)], precision="highest")[0, 0]
+    return jax.lax.conv_general_dilated(
+        u[None, None],
+        weights[None, None],
+        window_strides=(1,),
+        padding=[(31, 0)],
+        precision="highest",
+    )[0, 0]
 
 
-np.testing.assert_allclose(layer(K[::-1]), causal_convolution(u, K), rtol=0, atol=1e-13)
-assert relative_error(layer(K), np.asarray(causal_convolution(u, K))) > 0.1  # not turned around: another answer
+np.testing.assert_allclose(
+    layer(K[::-1]), causal_convolution(u, K), rtol=0, atol=1e-13
+)
+# not turned around: another answer
+assert relative_error(layer(K), np.asarray(causal_convolution(u, K))) > 0.1
 
 # %% [markdown]
 # ````{solution-end}

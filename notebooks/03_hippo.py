@@ -14,7 +14,7 @@
 # **How can N numbers remember a whole past?**
 #
 # [Chapter 1](01_state_space_models.ipynb) made a recurrence out of a differential equation, and [chapter 2](02_convolution.ipynb) made a
-# convolution out of the recurrence. Both took $A$ and $B$ as given. Here they are derived, from one demand: the state shall be the best
+# convolution out of the recurrence. Both took $A$ and $B$ as given. Here they are derived, from one demand: the state should be the best
 # summary of everything that came in {cite:p}`gu2020hippo`.
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
@@ -322,7 +322,7 @@ np.testing.assert_allclose(by_rule, by_hand, rtol=0, atol=1e-13)
 # \end{aligned} $$
 #
 # Everything on the right is known at time $t$. *The past itself has dropped out*: to keep the best $N$ numbers up to date, it is enough to
-# have them and the present input. That is a state space model, but for the factor in front:
+# have them and the present input. Apart from the factor in front, that is a state space model:
 #
 # $$ x'(t) = \frac 1t \big( A\, x(t) + B\, u(t) \big), $$ (hippo-legs-ode)
 #
@@ -330,6 +330,12 @@ np.testing.assert_allclose(by_rule, by_hand, rtol=0, atol=1e-13)
 # A_{nm} &= \begin{cases} -\sqrt{(2n+1)(2m+1)} & n > m \\ -(n+1) & n = m \\ 0 & n < m, \end{cases} \\
 # B_n &= \sqrt{2n+1}.
 # \end{aligned} $$ (hippo-matrix)
+#
+# Add the matrix to its transpose. Off the diagonal $A_{nm} + A_{mn} = -B_n B_m$, since one of the two is zero. On it $-2(n+1) = -(1 + B_n^2)$, since $B_n^2 = 2n + 1$. So
+#
+# $$ A + A^\top = -(I + B B^\top), $$ (hippo-symmetric-part)
+#
+# which chapter 2 used: no state grows when nothing comes in.
 #
 # This is HiPPO-LegS: HiPPO for *high-order polynomial projection operators*, LegS for *scaled Legendre*. As code, from the pieces of the derivation:
 
@@ -350,6 +356,8 @@ s3, s5, s7, s15, s21, s35 = np.sqrt([3, 5, 7, 15, 21, 35])
 table = [[-1, 0, 0, 0], [-s3, -2, 0, 0], [-s5, -s15, -3, 0], [-s7, -s21, -s35, -4]]
 np.testing.assert_allclose(A, table, rtol=1e-15)
 np.testing.assert_allclose(B, [1, s3, s5, s7], rtol=1e-15)
+symmetric_part = -(np.eye(4) + np.outer(B, B))
+np.testing.assert_allclose(A + A.T, symmetric_part, rtol=0, atol=1e-14)
 for ours, theirs in zip(hippo_legs(64), hippo.hippo_legs(64), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-14)
 
@@ -380,44 +388,6 @@ for t in (0.5, 1.7, 4.0):
     np.testing.assert_allclose(derivative, right_side, rtol=0, atol=1e-11)
 
 # %% [markdown]
-# ````{admonition} Trap: a minus sign that gets lost
-# :class: warning
-#
-# The paper that introduced this matrix {cite:p}`gu2020hippo` prints it without a minus sign, and writes the minus into the differential
-# equation. The S4 paper {cite:p}`gu2022s4` writes $x' = Ax + Bu$ and has the minus in the matrix. Take the equation from one and the matrix
-# from the other, and the sign is gone; that has happened in print, in a text whose code was right. Then the eigenvalues are $+1, \dots, +N$,
-# and instead of fading, the state grows like $t^N$: for $N = 16$ and our 403 steps by more than forty powers of ten.
-# ````
-#
-# ````{admonition} Trap: off by one
-# :class: warning
-#
-# The diagonal is $-(n+1)$. The $n$ comes from stretching the polynomials, the one from the factor $1/t$ in front. With $-n$, which looks
-# natural, the first coefficient never lets anything go. Feed it a constant 1: the right memory says that the average is 1. The wrong one has
-# $x_0' = u/t$, so it says $1 + \log t$, which is 7 at the end of our walk.
-# ````
-
-# %%
-A, B = hippo_legs(16)
-# From time 1 to time L; why the time is a logarithm comes in the next section.
-right = scipy.linalg.expm(np.asarray(A) * np.log(L))
-with_sign_lost = scipy.linalg.expm(-np.asarray(A) * np.log(L))
-powers_of_ten = np.log10(np.abs(with_sign_lost).max())
-print(
-    f"without the minus sign the state grows by "
-    f"{16 * np.log10(L):.0f} powers of ten or more"
-)
-assert powers_of_ten > 16 * np.log10(L) > 40
-assert np.abs(right[:, 0]).max() < 1  # with it, the state e_0 fades
-
-A, B = hippo_legs(4)
-# -n on the diagonal, and an input of 1 from time 1 to time L:
-Ab, Bb = ssm.discretize(A + jnp.eye(4), B, np.log(L), "zoh")
-wrong = (Ab[:, 0] + Bb)[0]
-np.testing.assert_allclose(wrong, 1 + np.log(L), rtol=1e-10)
-print(f"off by one: the average of a constant 1 comes out as {wrong:.1f}")
-
-# %% [markdown]
 # ## Samples that are held
 #
 # Our input is not a function but a row of samples, so we do as in chapter 1 and hold each one: $u(t) = u_k$ for $k < t \le k + 1$, one step
@@ -438,11 +408,13 @@ print(f"off by one: the average of a constant 1 comes out as {wrong:.1f}")
 #
 # The $1/t$ disappears if we read another clock. The derivative of $\log t$ is $1/t$, so $\frac{df}{dt} = \frac{df}{d \log t} \cdot \frac 1t$, and in
 # *logarithmic time* the equation reads $\frac{df}{d\log t} = A f$. Its solution is a matrix exponential (chapter 1). Step $k$ lasts from $t = k$ to
-# $t = k + 1$, which is $\log(k+1) - \log k = \log\frac{k+1}{k}$ of that time. Back from $f$ to $x$:
+# $t = k + 1$, which is $\log(k+1) - \log k = \log\frac{k+1}{k}$ of that time. Back from $f$ to $x$.
 #
-# $$ x_k = e^{A \log\frac{k+1}{k}}\, (x_{k-1} - u_k\, e_0) + u_k\, e_0, \qquad x_0 = u_0\, e_0, $$ (hippo-held)
+# From here on two indices meet: $x_k$ is the *whole* state after sample $k$, at time $k + 1$; its $n$-th entry is $x_{n,k}$. So
 #
-# where $x_k$ is the state after the sample $u_k$, at time $k + 1$. The first sample is a constant past, which gives $x_0$.
+# $$ x_k = e^{A \log\frac{k+1}{k}}\, (x_{k-1} - u_k\, e_0) + u_k\, e_0, \qquad k \ge 1 . $$ (hippo-held)
+#
+# The first sample is a constant past: the state after it is $u_0\, e_0$, and the recurrence starts from there.
 #
 # The logarithm is no trick. Each coefficient describes a *share* of the past, and going from 10 steps to 20 changes the shares as much as
 # going from 100 to 200. So a new sample is worth much of this time in the beginning and little later: $\log 2 = 0.69$ for the second
@@ -453,7 +425,7 @@ print(f"off by one: the average of a constant 1 comes out as {wrong:.1f}")
 
 # %%
 def project_legs(u, N):
-    """x_k = exp(A log((k+1)/k)) (x_{k-1} - u_k e_0) + u_k e_0,  x_0 = u_0 e_0.
+    """x_k = exp(A log((k+1)/k)) (x_{k-1} - u_k e_0) + u_k e_0, from u_0 e_0 on.
     u: (L,)  ->  x: (L, N)
     """
     A, _ = hippo_legs(N)
@@ -478,7 +450,7 @@ np.testing.assert_allclose(eight, packages_own, rtol=0, atol=1e-12)
 
 # %% [markdown]
 # The check must not share any thought with the recurrence. So we go back to the integral {eq}`hippo-coefficients`, with the whole past at
-# hand. Held samples make it a sum of integrals over one piece each, between the edges $r = i/(k+1)$ and $r = (i+1)/(k+1)$:
+# hand. Held samples make it a sum of integrals over one piece each. Number the samples until now by $i = 0, \dots, k$ (an index, no imaginary unit in this chapter): the piece of sample $i$ lies between the edges $r = i/(k+1)$ and $r = (i+1)/(k+1)$:
 
 
 # %%
@@ -502,9 +474,48 @@ np.testing.assert_allclose(x[:, :8], eight, rtol=0, atol=1e-12)
 print(f"64 numbers after each of {L} steps: the same as from the whole past")
 
 # %% [markdown]
-# The last check says again what we saw at the least squares: no coefficient depends on how many there are. Here it is visible in the
-# matrix. $A$ is lower triangular, so row $n$ of the equation contains only $x_0, \dots, x_n$. The chapter computes 64 coefficients once, and
+# The last check says again what the least-squares section showed: no coefficient depends on how many there are. Here it is visible in the
+# matrix. $A$ is lower triangular, so row $n$ of the equation contains only the coefficients up to the $n$-th. The chapter computes 64 coefficients once, and
 # takes the first few whenever it needs few.
+
+# %% [markdown]
+# ````{admonition} Trap: a minus sign that gets lost
+# :class: warning
+#
+# The paper that introduced this matrix {cite:p}`gu2020hippo` prints it without a minus sign, and writes the minus into the differential
+# equation. The S4 paper {cite:p}`gu2022s4` writes $x' = Ax + Bu$ and has the minus in the matrix. Take the equation from one and the matrix
+# from the other, and the sign is gone; The Annotated S4 {cite:p}`rush2022annotated` prints it so, while its code has the sign. Then the
+# eigenvalues are $+1, \dots, +N$. ($A$ is triangular, so its eigenvalues stand on its diagonal.) In logarithmic time they give $e^{N \log t} = t^N$:
+# instead of fading, the state grows, for $N = 16$ and our 403 steps by more than forty powers of ten.
+# ````
+#
+# ````{admonition} Trap: off by one
+# :class: warning
+#
+# The diagonal is $-(n+1)$. The $n$ comes from stretching the polynomials, the one from the factor $1/t$ in front. With $-n$, which looks
+# natural, the first coefficient never lets anything go. Feed it a constant 1: the right memory says that the average is 1. In the wrong one
+# this coefficient has the derivative $u/t$. From 1 at $t = 1$ it goes on to $1 + \log t$, which is 7 at the end of our walk.
+# ````
+
+# %%
+A, B = hippo_legs(16)
+# From time 1 to time L, which is log L of logarithmic time:
+right = scipy.linalg.expm(np.asarray(A) * np.log(L))
+with_sign_lost = scipy.linalg.expm(-np.asarray(A) * np.log(L))
+powers_of_ten = np.log10(np.abs(with_sign_lost).max())
+print(
+    f"without the minus sign the state grows by "
+    f"{16 * np.log10(L):.0f} powers of ten or more"
+)
+assert powers_of_ten > 16 * np.log10(L) > 40
+assert np.abs(right[:, 0]).max() < 1  # with it, the state e_0 fades
+
+A, B = hippo_legs(4)
+# -n on the diagonal, and an input of 1 from time 1 to time L:
+Ab, Bb = ssm.discretize(A + jnp.eye(4), B, np.log(L), "zoh")
+wrong = (Ab[:, 0] + Bb)[0]
+np.testing.assert_allclose(wrong, 1 + np.log(L), rtol=1e-10)
+print(f"off by one: the average of a constant 1 comes out as {wrong:.1f}")
 
 # %% [markdown]
 # ## More numbers, less error
@@ -704,7 +715,9 @@ np.testing.assert_allclose(x_invariant[-1], by_integral, rtol=0, atol=1e-12)
 # Both memories are read with the same polynomials, $\sum_n x_n\, p_n(r)$, but at different $r$. For a sample that came in $\tau$ ago it is
 #
 # * $r = 1 - \tau/t$ in the system with the $1/t$, at time $t$, and
-# * $r = e^{-\tau}$ in the time-invariant one, where $\tau$ is $\Delta$ times the number of steps.
+# * $r = e^{-\tau}$ in the time-invariant one. So the row that reads it is $C_n = p_n(e^{-\tau})$; with $\tau = 1$ this is the $C$ with which chapter 2 asked for the input of one time unit ago.
+#
+# A held sample that came $l$ steps ago covers the ages from $l\,\Delta$ to $(l+1)\,\Delta$ (in the first system the step is 1). We read it in the middle, at $\tau = (l + \frac12)\,\Delta$.
 #
 # Watch the two side by side, with sixteen numbers each. The time-invariant one has $\Delta = 3/L$: the
 # weight of a sample falls to $1/e$ within a third of the walk.
@@ -800,9 +813,15 @@ for name, error in (
     )
 assert rms(right_uniform) < rms(right_warped) < 0.5
 assert rms(right_warped[-40:]) < 0.5 * rms(right_uniform[-40:])
-# Worse than to answer zero, the average, whatever is asked:
+# Worse than answering zero, the average, whatever is asked:
 assert min(rms(mixed_up), rms(other_way)) > 1.2
 assert rms(mixed_up[recent]) > 2 * rms(right_warped[recent])
+# The numbers of the warning below:
+quoted = (right_warped, mixed_up, other_way)
+whole_walk = [rms(error) for error in quoted]
+recent_half = [rms(error[recent]) for error in quoted[:2]]
+np.testing.assert_allclose(whole_walk, [0.46, 1.25, 1.27], rtol=0, atol=0.006)
+np.testing.assert_allclose(recent_half, [0.13, 0.34], rtol=0, atol=0.006)
 
 # %%
 figure, axes = plt.subplots()
@@ -845,17 +864,17 @@ plotting.show(
 #
 # ## What the step decides
 #
-# The time-invariant system has no window; it has a weight, $e^{-\tau}$, and a sample that came $l$ steps ago has the age $\tau = l\,\Delta$. After
-# $1/\Delta$ steps the weight has fallen to $1/e = 0.37$, after $\log 2 / \Delta$ to one half. So $1/\Delta$ is the length of the memory, counted
-# in steps. It is a choice, and a layer need not make only one: S4 gives every feature a step of its own, and starts
-# them between 0.001 and 0.1 {cite:p}`gu2022s4`. That is a range of memories from ten steps to a thousand.
+# The time-invariant system has no window; it has a weight, $e^{-\tau}$, and each new sample makes every older one older by $\Delta$. After
+# $1/\Delta$ samples the weight has fallen to $1/e = 0.37$, after $\log 2 / \Delta$ to one half. So $1/\Delta$ is the length of the memory, counted
+# in samples. It is a choice, and a layer need not make only one: S4 gives every feature a $\Delta$ of its own. The authors' code and a later paper
+# {cite:p}`gu2023train` start them between 0.001 and 0.1. That is a range of memories from ten samples to a thousand.
 
 # %%
 assert abs(np.exp(-1) - 0.37) < 0.005
 for step in (0.1, 0.01, 0.001):
     print(
         f"step {step:5.3f}: the weight is a half after "
-        f"{np.log(2) / step:3.0f} steps, 1/e after {1 / step:4.0f}"
+        f"{np.log(2) / step:3.0f} samples, 1/e after {1 / step:4.0f}"
     )
 
 figure, panels = plt.subplots(3, 1, figsize=(6.4, 5.0), sharex=True)
@@ -875,12 +894,15 @@ for axes, step in zip(panels, (0.1, 0.01, 0.001), strict=True):
         loc="left",
         fontsize=10,
     )
-panels[-1].set_xlabel("step of the walk (dotted: 1/step steps before its end)")
+panels[-1].set_xlabel(
+    "step of the walk (dotted: "
+    r"$1/\Delta$ samples before its end)"
+)
 assert newest[0.1] < newest[0.01] < newest[0.001]
 assert max(whole[0.01], whole[0.001]) < 1 < whole[0.1]
 plotting.show(
     figure,
-    "What sixteen numbers hold at the end of the walk for three steps. With step 0.1 "
+    "What sixteen numbers hold at the end of the walk for three values of Delta. With 0.1 "
     "the last few tens of samples are followed exactly and the rest is lost. With "
     "0.01 the last two hundred are followed. With 0.001 the whole walk is there, "
     "coarsely.",
@@ -892,27 +914,33 @@ plotting.show(
 #
 # ## What another matrix forgets
 #
-# Is all of this needed? Any stable $A$ makes a state that contains the past somehow. So take a random one, as large, decaying as slowly, with a $B$ as
+# Is all of this needed? Any stable $A$ makes a state that contains the past somehow. So take the usual random one, a matrix of Gaussian numbers, with as many states, a slowest part that fades as slowly, and a $B$ as
 # long as HiPPO's, and ask both the same question: *how well can we tell the input of $l$ steps ago from the state of now?*
 #
 # Feed white noise: every $u_k$ is independent of the others and has variance one. No sample can be guessed from its neighbours, so whatever
-# is answered must have been remembered. By chapter 2 the state is $x_k = \sum_l \bar A^l \bar B\, u_{k-l}$. Two averages follow at once, since the average
-# of $u_i u_j$ is one for $i = j$ and otherwise zero. The average of $u_{k-l}\, x_k$ is $\bar A^l \bar B$, and the average of $x_k x_k^\top$ is
+# is answered must have been remembered. The noise began so long ago that sums may run over all $l$: by chapter 2 the state is $x_k = \sum_{l \ge 0} \bar A^l \bar B\, u_{k-l}$. Two averages follow at once, since the average
+# of a product of two inputs is one if they are the same and otherwise zero. The average of $u_{k-l}\, x_k$ is $\bar A^l \bar B$, and the average of $x_k x_k^\top$ is
 #
 # $$ \Sigma = \sum_{l \ge 0} \bar A^l \bar B\, (\bar A^l \bar B)^\top . $$
 #
-# Read the state with a row $C$. The mean squared error of $C x_k$ as an answer is $1 - 2\, C \bar A^l \bar B + C\, \Sigma\, C^\top$, and it is
-# smallest where its gradient $-2 \bar A^l \bar B + 2\, \Sigma\, C^\top$ is zero, at $C^\top = \Sigma^{-1} \bar A^l \bar B$. There the error is $1 - \rho_l$ with
+# Write $a$ for the column $\bar A^l \bar B$ and read the state with a row $C$. The mean squared error of $C x_k$ as an answer is $1 - 2\, C a + C\, \Sigma\, C^\top$, and it is
+# smallest where its gradient $-2 a + 2\, \Sigma\, C^\top$ is zero, at $C^\top = \Sigma^{-1} a$. Put that in ($\Sigma$ is symmetric, so $C = a^\top \Sigma^{-1}$):
 #
-# $$ \rho_l = (\bar A^l \bar B)^\top\, \Sigma^{-1}\, \bar A^l \bar B , $$ (hippo-recall)
+# $$ \begin{aligned}
+# 1 - 2\, C a + C\, \Sigma\, C^\top &= 1 - 2\, a^\top \Sigma^{-1} a + a^\top \Sigma^{-1}\, \Sigma\, \Sigma^{-1} a \\
+# &= 1 - \eta_l,
+# \end{aligned} $$
 #
-# the squared correlation between answer and truth: one if the input of $l$ steps ago is known, zero if it is forgotten.
+# $$ \eta_l = a^\top \Sigma^{-1} a = (\bar A^l \bar B)^\top\, \Sigma^{-1}\, \bar A^l \bar B . $$ (hippo-recall)
 #
-# A surprise comes with it. Add up $\rho_l$ over all ages. A number is its own trace, and factors may rotate inside a trace, so
+# This $\eta_l$ is also the squared correlation between answer and truth. Their covariance is the average of $C x_k\, u_{k-l}$, which is $C a = \eta_l$; the variance of the answer is $C\, \Sigma\, C^\top = \eta_l$, that of the truth is 1, and $\eta_l^2 / (\eta_l \cdot 1) = \eta_l$. It is
+# one if the input of $l$ steps ago is known, zero if it is forgotten.
 #
-# $$ \sum_{l \ge 0} \rho_l = \operatorname{tr}\Big( \Sigma^{-1} \sum_{l \ge 0} \bar A^l \bar B\, (\bar A^l \bar B)^\top \Big) = \operatorname{tr} I = N. $$ (hippo-budget)
+# A surprise comes with it. Add up $\eta_l$ over all ages. A number is its own trace, and factors may rotate inside a trace, so
 #
-# *Every* memory of $N$ numbers recalls $N$ samples in all, if $\Sigma$ can be inverted, a random one too. On paper. The inverse is where it goes
+# $$ \sum_{l \ge 0} \eta_l = \operatorname{tr}\Big( \Sigma^{-1} \sum_{l \ge 0} \bar A^l \bar B\, (\bar A^l \bar B)^\top \Big) = \operatorname{tr} I = N. $$ (hippo-budget)
+#
+# *Every* memory of $N$ numbers recalls $N$ samples in all, if $\Sigma$ can be inverted, a random one too. The sum is known in the literature as memory capacity {cite:p}`jaeger2001memory`. So much on paper. The inverse is where it goes
 # wrong: if the responses of the states look alike, the difference between them sits in digits that nobody keeps. So scale each state to
 # variance one and let it be known to three digits: each carries an error of size $\varepsilon = 10^{-3}$, independent of the rest, which adds $\varepsilon^2 I$ to $\Sigma$.
 
@@ -930,19 +958,20 @@ def responses(A, B, step, ages=1000):
 
 
 def recall(h, digits):
-    """rho_l = h_l^T (Sigma + eps^2 I)^-1 h_l,  Sigma = sum_l h_l h_l^T.
+    """eta_l = h_l^T (Sigma + eps^2 I)^-1 h_l,  Sigma = sum_l h_l h_l^T.
     (ages, N)  ->  (ages,)
     """
     covariance = h.T @ h + 10.0 ** (-2 * digits) * np.eye(h.shape[1])
     return np.einsum("ln,nl->l", h, np.linalg.solve(covariance, h.T))
 
 
-def random_stable(N, seed):
-    """A Gaussian A, shifted until its largest real part is -1; B as long as HiPPO's.
+def random_stable(N, seed, speed=1.0):
+    """speed times a Gaussian A, shifted until its largest real part is -1;
+    B as long as HiPPO's.
     ->  A (N, N), B (N,)
     """
     rng = np.random.default_rng(seed)
-    A, B = rng.normal(size=(N, N)) / np.sqrt(N), rng.normal(size=N)
+    A, B = speed * rng.normal(size=(N, N)) / np.sqrt(N), rng.normal(size=N)
     A = A - (np.linalg.eigvals(A).real.max() + 1) * np.eye(N)
     B = B / np.linalg.norm(B) * np.linalg.norm(hippo_legs(N)[1])
     return jnp.asarray(A), jnp.asarray(B)
@@ -959,21 +988,21 @@ systems = {"HiPPO": hippo_legs(N)} | {
     f"random {seed}": random_stable(N, seed) for seed in range(5)
 }
 h = {name: responses(*system, step) for name, system in systems.items()}
-rho = {name: recall(h[name], digits) for name in h}
+eta = {name: recall(h[name], digits) for name in h}
 for name in ("HiPPO", "random 0"):
-    some = ", ".join(f"{rho[name][l]:.2f}" for l in (5, 10, 20, 40))
+    some = ", ".join(f"{eta[name][l]:.2f}" for l in (5, 10, 20, 40))
     print(
-        f"{name:8}: recalls {rho[name].sum():4.1f} samples in all; "
+        f"{name:8}: recalls {eta[name].sum():4.1f} samples in all; "
         f"those 5, 10, 20, 40 steps old: {some}"
     )
 random_names = [name for name in systems if name != "HiPPO"]
-assert rho["HiPPO"].sum() > 0.85 * N
-assert max(rho[name].sum() for name in random_names) < 0.3 * N
-assert np.all(rho["HiPPO"][:7] > 0.98)
-assert all(np.all(rho["HiPPO"][:100] > rho[name][:100]) for name in random_names)
+assert eta["HiPPO"].sum() > 0.85 * N
+assert max(eta[name].sum() for name in random_names) < 0.3 * N
+assert np.all(eta["HiPPO"][:7] > 0.98)
+assert all(np.all(eta["HiPPO"][:100] > eta[name][:100]) for name in random_names)
 
 # %% [markdown]
-# Thirty-two numbers of HiPPO recall 29 samples, thirty-two random ones about seven. Before drawing it we check the formula the plain way:
+# Thirty-two numbers of HiPPO recall 29 samples, thirty-two of a Gaussian matrix about seven. Before drawing it we check the formula the plain way:
 # run both systems on noise, spoil the states in the third digit, fit a readout by least squares on one half of the time, and measure the
 # correlation on the other half.
 
@@ -1003,16 +1032,16 @@ def measured_recall(A, B, step, digits, l, seed=0):
 for name in ("HiPPO", "random 0"):
     for l in (2, 10, 20):
         measured = measured_recall(*systems[name], step, digits, l)
-        assert abs(measured - rho[name][l]) < 0.05
+        assert abs(measured - eta[name][l]) < 0.05
 
 # %%
 figure, axes = plt.subplots()
 ages = np.arange(100)
 for name in random_names:
-    label = "random matrices" if name == "random 0" else None
+    label = "Gaussian matrices" if name == "random 0" else None
     axes.plot(
         ages,
-        rho[name][:100],
+        eta[name][:100],
         color=plotting.COLOURS[1],
         linestyle="--",
         linewidth=1,
@@ -1020,7 +1049,7 @@ for name in random_names:
     )
 axes.plot(
     ages,
-    rho["HiPPO"][:100],
+    eta["HiPPO"][:100],
     color=plotting.COLOURS[0],
     linestyle="-",
     marker="o",
@@ -1029,19 +1058,29 @@ axes.plot(
 )
 axes.set(xlabel="how many steps ago", ylabel="squared correlation", ylim=(0, 1.05))
 axes.legend()
-assert all(rho[name][5] < 0.2 for name in random_names)
+assert all(eta[name][5] < 0.2 for name in random_names)
 plotting.show(
     figure,
     "How well the input of l steps ago can be told from 32 states known to three "
     "digits. HiPPO knows the last eight steps almost exactly, then its curve falls "
-    "smoothly: 0.4 at 20 steps, 0.2 at 40. Five random matrices, nearly equal to each "
+    "smoothly: 0.4 at 20 steps, 0.2 at 40. Five Gaussian matrices, nearly equal to each "
     "other, start at 0.7 and are below 0.2 after five steps.",
 )
 
 # %% [markdown]
-# The random matrices do not decay faster: their slowest mode is as slow as HiPPO's. What they lack is difference. Their 32 responses are the same few
-# smooth curves, mixed again and again, and a mixture of old curves is no new information. HiPPO's responses $e^{-\tau} p_n(e^{-\tau})$ are orthogonal
-# (with weight $e^{\tau}$: put $r = e^{-\tau}$ into the integral, and it is the one that made the $p_n$ orthonormal), so each holds something that no other holds. We can count: how many directions
+# What do the Gaussian matrices lack? Not slowness: their slowest part fades as slowly as HiPPO's. But their eigenvalues lie close together, in a disc about $-2$, so their 32 responses are the same few
+# smooth curves, mixed again and again, and a mixture of old curves is no new information.
+#
+# How different are HiPPO's? By the impulse response {eq}`hippo-impulse` they are $e^{-\tau} p_n(e^{-\tau})$. For a small step the sum $\Sigma$ becomes, up to a common factor, the integral of their products over $\tau$. Put $r = e^{-\tau}$, $dr = -r\, d\tau$:
+#
+# $$ \begin{aligned}
+# \int_0^\infty e^{-2\tau}\, p_n(e^{-\tau})\, &p_m(e^{-\tau})\, d\tau \\
+# &= \int_0^1 r\, p_n(r)\, p_m(r)\, dr .
+# \end{aligned} $$ (hippo-gram)
+#
+# Without the factor $r$ this would be the identity. How far from it are we with the factor? Let $r_i$ be one of the $N$ zeros of $p_N$, and take the vector with the entries $p_0(r_i), \dots, p_{N-1}(r_i)$. Row $n$ of the matrix holds the coefficients of $r\,p_n(r)$ in $p_0, \dots, p_{N-1}$. Summed up with these polynomials they give back $r\,p_n(r)$. Only for
+# $n = N - 1$ something is missing, the part of degree $N$, and it is a multiple of $p_N$, which is zero at $r_i$. So matrix times vector is $r_i$ times the vector: *the eigenvalues are the zeros of $p_N$*, the nodes of Gauss's rule on $[0, 1]$. The largest is close to 1, and the smallest falls like $1/N^2$. So the quotient of the two grows like $N^2$ and not
+# exponentially, and three digits are plenty for $N = 32$. (On the diagonal stands $\frac12$ throughout, since $p_n^2$ is symmetric about the middle. So to scale to variance one is to double the matrix.) Check that, and count: how many directions
 # of the state vary by more than the third digit?
 
 # %%
@@ -1050,18 +1089,76 @@ directions = {
     for name in h
 }
 fewest, most = (f(directions[name] for name in random_names) for f in (min, max))
-print(f"HiPPO: {directions['HiPPO']} of {N}; random: {fewest} to {most}")
+print(f"HiPPO: {directions['HiPPO']} of {N}; Gaussian: {fewest} to {most}")
 assert directions["HiPPO"] > 0.85 * N and most < 0.3 * N
 for A, _ in systems.values():  # all equally slow
     slowest = np.linalg.eigvals(np.asarray(A)).real.max()
     np.testing.assert_allclose(slowest, -1, rtol=1e-6)
+for name in random_names:  # a disc about -2
+    from_its_middle = np.linalg.eigvals(np.asarray(systems[name][0])) + 2
+    assert np.abs(from_its_middle).max() < 1.3
+
+for size in (4, 8, 16, 32, 64):
+    p = legs_basis(size, node)
+    gram = p.T @ ((weight * node)[:, None] * p)  # integral of r p_n p_m
+    np.testing.assert_allclose(np.diag(gram), 0.5, rtol=0, atol=1e-12)
+    of_the_gram = np.linalg.eigvalsh(gram)
+    nodes_of_gauss = (legendre.leggauss(size)[0] + 1) / 2
+    np.testing.assert_allclose(of_the_gram, nodes_of_gauss, rtol=0, atol=1e-11)
+    assert 0.6 < of_the_gram[-1] / of_the_gram[0] / size**2 < 1
+# With a step small enough for the fastest state, the covariance of the samples
+# agrees, and all 32 directions are there:
+fine = responses(*hippo_legs(N), 0.005, ages=4000)
+of_the_samples = np.linalg.eigvalsh(fine.T @ fine)
+assert np.all(of_the_samples > 10.0 ** (-2 * digits))
+smallest_node = (legendre.leggauss(N)[0][0] + 1) / 2
+assert abs(of_the_samples[0] / (2 * smallest_node) - 1) < 0.1
+
+# %% [markdown]
+# So HiPPO's three lost samples are the step's doing: 0.05 is too long for its fastest states. Does this test single HiPPO out, then? No. It rejects the usual random matrix, and other random ones do better. Take a Gaussian $G$ and from it $G - G^\top$, which is *skew*: its transpose is minus itself, and its eigenvalues are purely
+# imaginary. Subtract the identity. Now all parts fade alike, like $e^{-\tau}$, and they turn at many different speeds. The responses are damped waves of many frequencies, another good set of curves. (Speed alone does not do it: in a Gaussian matrix that turns as fast most parts fade fast as well, and it recalls about eleven.)
+
+
+# %%
+def random_skew(N, seed, speed=16.0):
+    """A = speed (G - G^T) / sqrt(2 N) - I, G Gaussian; B as long as HiPPO's.
+    ->  A (N, N), B (N,)
+    """
+    rng = np.random.default_rng(seed)
+    G, B = rng.normal(size=(N, N)), rng.normal(size=N)
+    A = speed * (G - G.T) / np.sqrt(2 * N) - np.eye(N)
+    B = B / np.linalg.norm(B) * np.linalg.norm(hippo_legs(N)[1])
+    return jnp.asarray(A), jnp.asarray(B)
+
+
+def recalls(family, **options):
+    """eta_l of five random matrices of one kind.   ->  five times (ages,)"""
+    kinds = (family(N, seed, **options) for seed in range(5))
+    return [recall(responses(*system, step), digits) for system in kinds]
+
+
+skew, fast = recalls(random_skew), recalls(random_stable, speed=16.0)
+totals = [found.sum() for found in skew]
+print(
+    f"samples recalled: HiPPO {eta['HiPPO'].sum():.1f}, "
+    f"skew {min(totals):.1f} to {max(totals):.1f}"
+)
+assert min(totals) > eta["HiPPO"].sum() + 2  # more in all,
+assert all(found[40] > eta["HiPPO"][40] for found in skew)  # more of the old,
+assert all(np.all(found[:9] < eta["HiPPO"][:9]) for found in skew)  # less of the new
+assert all(np.abs(found[5:21] - 0.5).max() < 0.1 for found in skew)
+assert all(10 < found.sum() < 13 for found in fast)  # the fast Gaussian ones
+
+# %% [markdown]
+# By this count the skew matrix wins. It recalls nearly all of its 32 samples: the newest less well than HiPPO, those of 5 to 20 steps ago by about a half each, and the old ones better. So recall alone is no reason for exactly this matrix. What HiPPO's derivation gives, and recall does not, is a meaning: the state is the *optimal polynomial
+# approximation* of the past, in a basis that is known. So we can read it, at any age, with a ruler and without fitting a readout.
 
 # %% [markdown]
 # ````{admonition} Eigenvalues, and a warning about eigenvectors
 # :class: note
 #
-# $A$ is triangular, so its eigenvalues stand on its diagonal: $-1, -2, \dots, -N$. It is tempting to diagonalise it and be done with powers
-# of a full matrix. But the eigenvectors are so nearly parallel that from $N$ of about 20 on float64 cannot even tell their condition number: what
+# The eigenvalues of $A$, on its diagonal, are $-1, -2, \dots, -N$. It is tempting to diagonalise it and be done with powers
+# of a full matrix. But the eigenvectors are so nearly parallel that from $N$ of about 24 on float64 cannot even tell their condition number: what
 # a library prints is rounding. Chapter 8 looks into it and finds the way around.
 # ````
 
@@ -1079,7 +1176,8 @@ assert np.linalg.cond(eigenvectors) > 1e14
 #   $x' = \frac1t (Ax + Bu)$, its solution for held samples is exact, and the error falls with every further number.
 # * The same $A$ and $B$ without the $1/t$: a system with a kernel, whose state is the best *warped* polynomial of the past. The step sets how far
 #   back it reaches, $1/\Delta$ samples.
-# * A reason for exactly this matrix: it keeps its numbers different from each other, where a random one keeps the same few things many times.
+# * A test of recall: HiPPO keeps its numbers different from each other, where a Gaussian matrix keeps the same few things many times. Other matrices pass it
+#   too. What sets HiPPO's apart is that we know what its state means, and can read it.
 #
 # All of this remembers, and nothing of it learns: the memory does not know which of the past will matter. The row $C$ that reads the state, and the
 # step, are for training to find. [Chapter 4](04_first_network.ipynb) puts the pieces into a network and trains it.
@@ -1143,14 +1241,14 @@ assert np.abs(invariant_legs(slow, 8, 0.01)[-1] - fast_state).max() > 0.1
 # ````{exercise} The first coefficient
 # :label: hippo-first
 #
-# What does $x_0$ compute in each of the two systems? Write both as a recurrence in $x_0$ alone.
+# What does the coefficient $x_{0,k}$ compute in each of the two systems? Write both as a recurrence in it alone.
 # ````
 
 # %% [markdown]
 # ````{solution-start} hippo-first
 # :class: dropdown
 # ````
-# $p_0 = 1$, so with the $1/t$ the coefficient $x_0$ is the mean of all samples so far. Row 0 of $A$ is $(-1, 0, \dots)$, so
+# $p_0 = 1$, so with the $1/t$ the coefficient $x_{0,k}$ is the mean of all samples so far. Row 0 of $A$ is $(-1, 0, \dots)$, so
 # $e^{-\log\frac{k+1}{k}} = \frac{k}{k+1}$ is all that the exponential does to it: $x_{0,k} = \frac{k}{k+1}\, x_{0,k-1} + \frac{1}{k+1}\, u_k$, the running mean.
 # Without the $1/t$ the factor is the same in every step: $x_{0,k} = e^{-\Delta} x_{0,k-1} + (1 - e^{-\Delta})\, u_k$, a leaky mean.
 
@@ -1170,7 +1268,7 @@ for k, state in enumerate(np.asarray(invariant_legs(u, 8, 0.01))):
 # ````{exercise} How many numbers are enough?
 # :label: hippo-enough
 #
-# The error over the whole walk shall be at most 0.25. Find the smallest $N$ without evaluating any polynomial. Is it enough at *every* moment from step 20 on?
+# The error over the whole walk must be at most 0.25. Find the smallest $N$ without evaluating any polynomial. Is it enough at *every* moment from step 20 on?
 # ````
 
 # %% [markdown]
@@ -1190,6 +1288,7 @@ print(
     f"the largest error from step 20 on is {errors[20:, enough - 1].max():.2f}"
 )
 assert errors[-1, enough - 1] <= 0.25 < errors[-1, enough - 2]
+assert errors[20:, enough - 1].max() <= 0.25  # and at every moment from step 20 on
 
 # %% [markdown]
 # ````{solution-end}

@@ -62,6 +62,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import scipy.linalg
+import scipy.special
 from flax import nnx
 
 import annotated_s4
@@ -92,7 +93,12 @@ left.set(xticks=[], yticks=[], xlabel=f"an image of a {label}")
 left.grid(False)
 right.step(np.arange(64), image, where="mid")
 right.set(xlabel="step k", ylabel="grey value $u_k$", xticks=np.arange(0, 65, 8))
-plotting.show(figure, f"Left, an image of a {label} with 8 by 8 pixels. Right, the same 64 grey values as a sequence: each group of eight steps is one row, and the strokes are bumps that come back about every eight steps.")
+plotting.show(
+    figure,
+    f"Left, an image of a {label} with 8 by 8 pixels. Right, the same 64 grey "
+    "values as a sequence: each group of eight steps is one row, and the "
+    "strokes are bumps that come back about every eight steps.",
+)
 
 # %% [markdown]
 # The right panel is all that the network gets, one number after the other. Two pixels that touch in the image, one above the other, are
@@ -102,7 +108,7 @@ plotting.show(figure, f"Left, an image of a {label} with 8 by 8 pixels. Right, t
 
 # %%
 shares = np.bincount(digits.test.y) / len(digits.test.y)
-print(f"shares of the ten digits in the test set: {shares.min():.3f} to {shares.max():.3f}")
+print(f"shares of the digits in the test set: {shares.min():.2f} to {shares.max():.2f}")
 assert 0.09 < shares.min() and shares.max() < 0.11
 
 # %% [markdown]
@@ -146,11 +152,8 @@ assert 0.09 < shares.min() and shares.max() < 0.11
 # ````
 
 # %%
-one = jnp.ones(1)
-
-
 def state_after(step, samples=1000):
-    """What is left of the state 1 with A = -1, after so many steps: g^samples, g = (1 - step/2) / (1 + step/2)."""
+    """g^samples, g = (1 - step/2) / (1 + step/2): the rest of a state 1 with A = -1."""
     g = (1 - step / 2) / (1 + step / 2)
     return g**samples
 
@@ -160,8 +163,9 @@ print(f"step {as_it_is:.4f}: the state is {state_after(as_it_is):.0f}")
 print(f"step {as_logarithm:.4f}: the state is {state_after(as_logarithm):.5f}")
 assert abs(state_after(as_it_is) / np.exp(10) - 1) < 0.01
 assert abs(state_after(as_logarithm) / np.exp(-9.8) - 1) < 0.01
-Ab, _ = ssm.discretize(-jnp.eye(1), one, 0.01)
-assert abs(float(Ab[0, 0]) ** 1000 / state_after(0.01) - 1) < 1e-3  # the package's bilinear step is this g
+Ab, _ = ssm.discretize(-jnp.eye(1), jnp.ones(1), 0.01)
+# The package's bilinear step is this g.
+assert abs(float(Ab[0, 0]) ** 1000 / state_after(0.01) - 1) < 1e-3
 
 # %% [markdown]
 # (`ssm.discretize` refuses a negative step when it can see its value. Inside a compiled training loop it cannot, and nobody would be told.)
@@ -169,19 +173,20 @@ assert abs(float(Ab[0, 0]) ** 1000 / state_after(0.01) - 1) < 1e-3  # the packag
 # ### The layer
 #
 # First the kernels of all features. `jax.lax.map` runs a function for one feature after the other. We could ask `vmap` for all features at
-# once, but these are small linear systems to solve, and there is little to gain. The powers come from chapter 2. `jax.jit` compiles the whole
-# for each length $L$ that it meets, which is why $L$ is declared *static*: a number that must be known when the program is made.
+# once. We do not, for a plain reason: on a CPU with two cores, JAX 0.10.1 can wait for ever when two layers each solve such a batch of linear systems at
+# the same time. The powers come from chapter 2. `jax.jit` compiles the whole for each length $L$ that it meets, which is why $L$ is declared *static*: a number that must be known when the program is made.
 
 # %%
 @partial(jax.jit, static_argnums=4)
 def kernels(A, B, C, log_step, L):
-    """K_l = C Ab^l Bb of each feature.   A: (N, N), B and C: (H, N), log_step: (H,)  ->  K: (H, L)"""
-    Ab, Bb = jax.lax.map(lambda feature: ssm.discretize(A, *feature), (B, jnp.exp(log_step)))
+    """K_l = C Ab^l Bb.   A: (N, N), B and C: (H, N), log_step: (H,)  ->  K: (H, L)"""
+    systems = (B, jnp.exp(log_step))
+    Ab, Bb = jax.lax.map(lambda system: ssm.discretize(A, *system), systems)
     return ssm.kernel_by_powers(Ab, Bb, C, L)
 
 
 # %% [markdown]
-# A layer is this function together with its parameters. Flax's NNX is the library that we use to hold parameters. Four words are enough
+# A layer is this function together with its parameters. Flax's NNX is the library that we use to hold parameters. A few words are enough
 # here. A **module** is a Python object with arrays in it. Each array sits in a box that says what it is for: a `Param` is learned, and for what
 # is not learned we make a kind of our own, `Constant`. JAX's transformations want functions of arrays, not of objects, so
 # **`nnx.split`** takes a module apart into a description and its arrays, and **`nnx.merge`** puts the two together again. Random
@@ -202,11 +207,13 @@ class Layer(nnx.Module):
         self.B = nnx.Param(jnp.broadcast_to(B, (H, N)))
         self.C = nnx.Param(jax.random.normal(rngs.params(), (H, N)))
         self.D = nnx.Param(jnp.ones(H))
-        self.log_step = nnx.Param(jax.random.uniform(rngs.params(), (H,), minval=jnp.log(0.001), maxval=jnp.log(0.1)))
+        between = {"minval": jnp.log(0.001), "maxval": jnp.log(0.1)}
+        self.log_step = nnx.Param(jax.random.uniform(rngs.params(), (H,), **between))
 
     def __call__(self, u):
         u = jnp.moveaxis(u, 1, -1)  # (batch, H, L): time last
-        K = kernels(self.A[...], self.B[...], self.C[...], self.log_step[...], u.shape[-1])
+        A, B, C, log_step = self.A[...], self.B[...], self.C[...], self.log_step[...]
+        K = kernels(A, B, C, log_step, u.shape[-1])
         y = ssm.causal_convolution(u, K) + self.D[...][:, None] * u
         return jnp.moveaxis(y, -1, 1)
 
@@ -219,7 +226,7 @@ def run(module, u):
 
 # %% [markdown]
 # Is it the recurrence that we wrote down? The oracle is the recurrence itself, in float64 NumPy, one feature and one step at a time, with the
-# bilinear step of [chapter 1](01_state_space_models.ipynb) written out. The layer computes in float32, as all chapters do that train: it
+# bilinear step of [chapter 1](01_state_space_models.ipynb) written out. The layer computes in float32, as the chapters that train do: it
 # takes half the memory, and on most devices half the time or less. So it should agree to six digits or so, measured
 # against the largest output.
 
@@ -232,8 +239,9 @@ y = run(layer, u)
 
 
 def recurrence_in_float64(layer, u):
-    """x_k = Ab x_{k-1} + Bb u_k,  y_k = C x_k + D u_k, in plain loops.   u: (batch, L, H)  ->  y: (batch, L, H)"""
-    A, B, C, D, log_step = (np.asarray(v[...], np.float64) for v in (layer.A, layer.B, layer.C, layer.D, layer.log_step))
+    """x_k = Ab x_{k-1} + Bb u_k,  y_k = C x_k + D u_k.   u, y: (batch, L, H)"""
+    boxes = (layer.A, layer.B, layer.C, layer.D, layer.log_step)
+    A, B, C, D, log_step = (np.asarray(box[...], np.float64) for box in boxes)
     u, y, identity = np.asarray(u, np.float64), np.zeros(u.shape), np.eye(len(A))
     for feature, step in enumerate(np.exp(log_step)):
         left = np.linalg.inv(identity - step / 2 * A)
@@ -265,7 +273,8 @@ np.testing.assert_allclose(run(theirs, u), y, atol=1e-6 * np.abs(y).max())
 # %%
 moved = np.abs(run(layer, u.at[:, 40, 5].add(1.0)) - y).max(axis=0)  # (L, H)
 rounding = 1e-5 * float(jnp.abs(y).max())
-print(f"steps that moved in feature 5: {np.flatnonzero(moved[:, 5] > rounding)[0]} and later")
+first_step = np.flatnonzero(moved[:, 5] > rounding)[0]
+print(f"steps that moved in feature 5: {first_step} and later")
 assert moved[:40].max() < rounding < moved[40, 5]
 assert np.delete(moved, 5, axis=1).max() < rounding
 
@@ -280,11 +289,17 @@ A_8, B_8 = hippo.hippo_legs(8)
 K = kernels(A_8, jnp.broadcast_to(B_8, (3, 8)), same_C, jnp.log(steps), L)
 figure, axes = plt.subplots()
 for K_feature, step, marker in zip(K, steps, "osv", strict=True):
-    axes.plot(K_feature / step, marker=marker, markevery=6, markersize=5, label=f"step {step:.2f}")
+    axes.plot(K_feature / step, marker=marker, markevery=6, label=f"step {step:.2f}")
 axes.set(xlabel="steps ago, $l$", ylabel=r"kernel $K_l\,/\,\Delta$")
 axes.legend()
-plotting.show(figure, "Kernels of three systems that differ only in the step, for N = 8. With step 0.09 the kernel has faded after about forty steps; with 0.03 and 0.01 the same curve is stretched by three and by nine.")
-# K_l / step is close to C exp((l + 1/2) step A) B, and 4.5 steps of 0.09 last as long as 13.5 of 0.03 and 40.5 of 0.01.
+plotting.show(
+    figure,
+    "Kernels of three systems that differ only in the step, for N = 8. With "
+    "step 0.09 the kernel has faded after about forty steps; with 0.03 and 0.01 "
+    "the same curve is stretched by three and by nine.",
+)
+# K_l / step is close to C exp((l + 1/2) step A) B,
+# and 4.5 steps of 0.09 last as long as 13.5 of 0.03 and 40.5 of 0.01.
 at_one_age = np.array([K[0, 4] / steps[0], K[1, 13] / steps[1], K[2, 40] / steps[2]])
 assert np.ptp(at_one_age) < 0.05 * float(jnp.abs(K[2] / steps[2]).max())
 
@@ -301,7 +316,8 @@ assert np.ptp(at_one_age) < 0.05 * float(jnp.abs(K[2] / steps[2]).max())
 # nothing else, as the causality check has shown. Features never meet.
 
 # %%
-K_1, K_2 = kernels(layer.A[...], layer.B[...], layer.C[...], layer.log_step[...], L)[:2]
+A, B, C, log_step = layer.A[...], layer.B[...], layer.C[...], layer.log_step[...]
+K_1, K_2 = kernels(A, B, C, log_step, L)[:2]
 twice = ssm.causal_convolution(ssm.causal_convolution(u[0, :, 0], K_1), K_2)
 once = ssm.causal_convolution(u[0, :, 0], ssm.causal_convolution(K_1, K_2))
 assert jnp.abs(twice - once).max() < 1e-5 * jnp.abs(twice).max()
@@ -335,7 +351,7 @@ assert jnp.abs(twice - once).max() < 1e-5 * jnp.abs(twice).max()
 
 # %%
 class Block(nnx.Module):
-    """u + dropout(gate(gelu(layer(norm(u))))).   u: (batch, L, H)  ->  (batch, L, H)"""
+    """u + dropout(gate(gelu(layer(norm(u))))).   (batch, L, H)  ->  (batch, L, H)"""
 
     def __init__(self, layer, H, dropout, rngs):
         self.norm = nnx.LayerNorm(H, rngs=rngs)
@@ -360,9 +376,11 @@ by_hand = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True))
 np.testing.assert_allclose(run(block.norm, u), by_hand, atol=1e-4)
 
 v = jnp.linspace(-5, 5, 101)
-assert jnp.abs(jax.nn.gelu(v) - v * jax.scipy.stats.norm.cdf(v)).max() < 1e-3
+assert jnp.abs(jax.nn.gelu(v) - v * scipy.special.ndtr(v)).max() < 1e-3
 
-theirs = model.ResidualBlock(layers.SSM(H, N, L, rngs=nnx.Rngs(7)), H, dropout=0.0, rngs=nnx.Rngs(7))
+other = nnx.Rngs(7)
+their_layer = layers.SSM(H, N, L, rngs=other)
+theirs = model.ResidualBlock(their_layer, H, dropout=0.0, rngs=other)
 nnx.update(theirs, nnx.state(block, nnx.Not(nnx.RngState)))
 np.testing.assert_allclose(run(theirs, u), run(block, u), atol=1e-5)
 
@@ -378,9 +396,10 @@ np.testing.assert_allclose(run(theirs, u), run(block, u), atol=1e-5)
 dropping = Block(layer, H, dropout=0.5, rngs=nnx.Rngs(2))
 dropping.train()
 first, second = dropping.dropout(u), dropping.dropout(u)
-print(f"in training mode {float((first != second).mean()):.1f} of the numbers differ from one call to the next")
-assert 0.45 < (first != second).mean() < 0.55
-assert jnp.array_equal(first, jnp.where(first == 0, 0, 2 * u))  # what is kept is scaled up, here by two
+share = float((first != second).mean())
+print(f"in training mode {share:.1f} of the numbers differ from one call to the next")
+assert 0.45 < share < 0.55
+assert jnp.array_equal(first, jnp.where(first == 0, 0, 2 * u))  # the rest is doubled
 dropping.eval()
 assert jnp.array_equal(dropping.dropout(u), u)
 
@@ -393,11 +412,12 @@ assert jnp.array_equal(dropping.dropout(u), u)
 
 # %%
 class Network(nnx.Module):
-    """decoder(mean over time(norm(blocks(encoder(x))))).   x: (batch, L, 1)  ->  logits: (batch, 10)"""
+    """decoder(mean_k norm(blocks(encoder(x)))).   (batch, L, 1)  ->  (batch, 10)"""
 
     def __init__(self, system, *, H=32, N=32, blocks=2, rngs):
         self.encoder = nnx.Linear(1, H, rngs=rngs)
-        self.blocks = nnx.List([Block(Layer(H, *system(N), rngs), H, 0.0, rngs) for _ in range(blocks)])
+        stack = (Layer(H, *system(N), rngs) for _ in range(blocks))
+        self.blocks = nnx.List([Block(layer, H, 0.0, rngs) for layer in stack])
         self.norm = nnx.LayerNorm(H, rngs=rngs)
         self.decoder = nnx.Linear(H, 10, rngs=rngs)
 
@@ -415,11 +435,12 @@ class Network(nnx.Module):
 
 # %%
 network = Network(hippo.hippo_legs, rngs=nnx.Rngs(0))
-learned = sum(parameter.size for parameter in jax.tree.leaves(nnx.state(network, nnx.Param)))
+learned = sum(array.size for array in jax.tree.leaves(nnx.state(network, nnx.Param)))
 print(f"{learned} numbers are learned")
 assert learned == 64 + 2 * (64 + 2112 + 2112) + 64 + 330 == 9034
 
-theirs = model.SequenceModel("ssm", d_input=1, d_output=10, d_model=32, n_layers=2, ssm_n=32, l_max=64, rngs=nnx.Rngs(7))
+sizes = dict(d_input=1, d_output=10, d_model=32, n_layers=2, ssm_n=32, l_max=64)
+theirs = model.SequenceModel("ssm", **sizes, rngs=nnx.Rngs(7))
 nnx.update(theirs, nnx.state(network, nnx.Not(nnx.RngState)))
 
 logits = run(network, digits.train.x)
@@ -438,21 +459,24 @@ np.testing.assert_allclose(run(theirs, digits.train.x), logits, atol=1e-4)
 # %%
 @jax.jit
 def cross_entropy(logits, labels):
-    """-mean_i log softmax(logits_i)[label_i].   logits: (batch, 10), labels: (batch,)  ->  a number, in nats"""
-    log_probabilities = logits - jax.scipy.special.logsumexp(logits, axis=-1, keepdims=True)
-    return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1).mean()
+    """-mean_i log softmax(logits_i)[label_i].   (batch, 10), (batch,)  ->  nats"""
+    log_sum = jax.scipy.special.logsumexp(logits, axis=-1)
+    right = jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    return (log_sum - right).mean()
 
 
-assert abs(float(cross_entropy(jnp.zeros((5, 10)), jnp.arange(5))) - np.log(10)) < 1e-6
+no_idea = float(cross_entropy(jnp.zeros((1200, 10)), digits.train.y))
+assert abs(no_idea - np.log(10)) < 1e-5
 at_start = float(cross_entropy(logits, digits.train.y))
-assert abs(at_start - float(jax.jit(train.cross_entropy)(logits, digits.train.y))) < 1e-5
-print(f"ln 10 = {np.log(10):.2f}, and the untrained network is less than 0.4 away from it")
+theirs_at_start = float(jax.jit(train.cross_entropy)(logits, digits.train.y))
+assert abs(at_start - theirs_at_start) < 1e-5
+print(f"ln 10 = {np.log(10):.2f}; the untrained network is less than 0.4 away from it")
 assert abs(at_start - np.log(10)) < 0.4
 
 # %% [markdown]
 # ## One epoch, one program
 #
-# Learning is to walk downhill: compute the gradient of the loss on a batch of 50 digits, change every parameter a little against it, take the next
+# Learning is walking downhill: compute the gradient of the loss on a batch of 50 digits, change every parameter a little against it, take the next
 # batch. How far to go is the optimiser's business. We use Adam from the library Optax: it divides each parameter's gradient by its own recent
 # size, so that all parameters move at about the same rate, the **learning rate**. Once through all batches is an **epoch**.
 #
@@ -463,7 +487,7 @@ assert abs(at_start - np.log(10)) < 0.4
 # %%
 @partial(jax.jit, static_argnums=(0, 1))
 def train_epoch(graph, optimizer, state, x, y):
-    """One step downhill for each batch.   x: (batches, batch, L, 1), y: (batches, batch)  ->  state, mean loss"""
+    """A step for each batch.   x: (batches, batch, L, 1), y: (batches, batch)"""
 
     def loss(params, rest, x, y):
         network = nnx.merge(graph, params, rest)
@@ -471,7 +495,8 @@ def train_epoch(graph, optimizer, state, x, y):
 
     def one_batch(state, batch):
         params, memory, rest = state
-        (value, rest), gradient = jax.value_and_grad(loss, has_aux=True)(params, rest, *batch)
+        value_and_gradient = jax.value_and_grad(loss, has_aux=True)
+        (value, rest), gradient = value_and_gradient(params, rest, *batch)
         updates, memory = optimizer.update(gradient, memory, params)
         return (optax.apply_updates(params, updates), memory, rest), value
 
@@ -489,30 +514,32 @@ adam = optax.adam(1e-2)
 def fit(network, part, epochs, seed, batch=50):
     """Train the network in place, and yield the mean loss of each epoch."""
     draw, batches = np.random.default_rng(seed), len(part.y) // batch
+    network.train()
     graph, params, rest = nnx.split(network, nnx.Param, ...)
     state = (params, adam.init(params), rest)
     for _ in range(epochs):
-        order = draw.permutation(len(part.y))[: batches * batch].reshape(batches, batch)
+        order = draw.permutation(len(part.y))[: batches * batch]
+        order = order.reshape(batches, batch)
         state, loss = train_epoch(graph, adam, state, part.x[order], part.y[order])
         nnx.update(network, state[0], state[2])
         yield float(loss)
 
 
 # %% [markdown]
-# Two checks before we trust it. The first: with the same seed, the same numbers, bit for bit. (On a CPU. A GPU may add in
-# another order from run to run.) Without that, a change that helps and a lucky shuffle look the same. The second: the package's training, on a third
-# copy of the network, finds the same loss.
+# One check before we trust it: the same seed gives the same numbers, bit for bit. Without that, a change that helps and a lucky shuffle look the
+# same. (This holds on a CPU. A GPU may add in another order from run to run.) That our loop does what the package's does is checked further down, where
+# the same run comes back from a record that the package made.
 
 # %%
 first, second = (Network(hippo.hippo_legs, rngs=nnx.Rngs(0)) for _ in range(2))
-loss_first, loss_second = next(fit(first, digits.train, 1, seed=0)), next(fit(second, digits.train, 1, seed=0))
+loss_first = next(fit(first, digits.train, 1, seed=0))
+loss_second = next(fit(second, digits.train, 1, seed=0))
 if jax.default_backend() == "cpu":
     assert loss_first == loss_second
-    assert all(jnp.array_equal(a, b) for a, b in zip(*(jax.tree.leaves(nnx.state(net, nnx.Param)) for net in (first, second)), strict=True))
+    params_first, params_second = (nnx.state(net, nnx.Param) for net in (first, second))
+    assert jax.tree.all(jax.tree.map(np.array_equal, params_first, params_second))
 
-third = Network(hippo.hippo_legs, rngs=nnx.Rngs(0))
-loss_theirs = next(train.fit(third, digits.train, epochs=1, batch_size=50, optimizer=adam, seed=0))
-assert abs(loss_theirs / loss_first - 1) < 1e-2
+assert 1.5 < loss_first < 2.6  # near ln 10 in the first epoch, and finite
 
 # %% [markdown]
 # ## Three sets
@@ -531,39 +558,49 @@ assert abs(loss_theirs / loss_first - 1) < 1e-2
 draw = np.random.default_rng(0)
 guesses = draw.integers(0, 10, size=(100, len(digits.test.y)))
 on_test = (guesses == digits.test.y).mean(axis=1)
-print(f"100 guessers on the test set: mean {100 * on_test.mean():.0f} %, the best {100 * on_test.max():.0f} %")
-again = draw.integers(0, 10, size=(100, len(digits.test.y)))[on_test.argmax()]  # the best one guesses on, on fresh digits
+print(f"100 guessers on the test set: mean {100 * on_test.mean():.0f} %", end=", ")
+print(f"the best {100 * on_test.max():.0f} %")
+# The best one guesses on, as if the digits were new.
+again = draw.integers(0, 10, size=(100, len(digits.test.y)))[on_test.argmax()]
 print(f"the best one, asked again: {100 * (again == digits.test.y).mean():.0f} %")
 assert on_test.max() > 0.13 and (again == digits.test.y).mean() < 0.12
 
 # %% [markdown]
 # ## It reads
 #
-# Twenty epochs, one curve for the loss on the training set and one for the accuracy on the validation set.
+# Sixteen epochs, one curve for the loss on the training set and one for the accuracy on the validation set.
 
 # %% tags=["nbval-ignore-output"]
 network = Network(hippo.hippo_legs, rngs=nnx.Rngs(0))
 losses, validation = [], []
 begin = time.perf_counter()
-for loss in fit(network, digits.train, epochs=20, seed=0):
+for loss in fit(network, digits.train, epochs=16, seed=0):
     losses.append(loss)
     validation.append(train.accuracy(network, digits.validation))
-print(f"{time.perf_counter() - begin:.0f} s for 20 epochs; loss {losses[0]:.2f} -> {losses[-1]:.2f} nats; validation {100 * validation[-1]:.0f} %")
+print(f"16 epochs in {time.perf_counter() - begin:.0f} s")
+print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} nats")
+print(f"validation accuracy {100 * validation[-1]:.0f} %")
 assert losses[-1] < 0.4 and validation[-1] > 0.9
 
 # %%
 figure, (left, right) = plt.subplots(1, 2)
-epochs = np.arange(1, 21)
+epochs = np.arange(1, 17)
 left.plot(epochs, losses, marker="o", markersize=4)
 left.axhline(np.log(10), color="#777777", linewidth=1, linestyle=":")
-left.annotate("ln 10: a guess", (20, np.log(10)), xytext=(0, -11), textcoords="offset points", ha="right", fontsize=9)
+left.text(16, 2.16, "ln 10: a guess", ha="right", fontsize=9)
 left.set(xlabel="epoch", ylabel="training loss in nats", ylim=(0, None))
 right.plot(epochs, validation, marker="o", markersize=4)
 right.axhline(0.1, color="#777777", linewidth=1, linestyle=":")
-right.annotate("a guess", (20, 0.1), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9)
-right.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1), xticks=[1, 5, 10, 15, 20])
-left.set_xticks([1, 5, 10, 15, 20])
-plotting.show(figure, "Left, the training loss over twenty epochs: it starts near ln 10 = 2.3 nats and falls below 0.4. Right, the validation accuracy: from near one tenth to above nine tenths.")
+right.text(16, 0.12, "a guess", ha="right", fontsize=9)
+right.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+for axis in (left, right):
+    axis.set_xticks([1, 4, 8, 12, 16])
+plotting.show(
+    figure,
+    "Left, the training loss over sixteen epochs: it starts near ln 10 = 2.3 "
+    "nats and falls below 0.4. Right, the validation accuracy: from near one "
+    "tenth to above nine tenths.",
+)
 
 # %% [markdown]
 # All choices are made. We open the test set.
@@ -572,7 +609,8 @@ plotting.show(figure, "Left, the training loss over twenty epochs: it starts nea
 answers = np.asarray(train.predict(network, jnp.asarray(digits.test.x)))
 test_accuracy = (answers == digits.test.y).mean()
 wrong = np.flatnonzero(answers != digits.test.y)
-print(f"test accuracy {100 * test_accuracy:.1f} %: {len(wrong)} of {len(answers)} digits are misread")
+print(f"test accuracy {100 * test_accuracy:.1f} %", end=": ")
+print(f"{len(wrong)} of {len(answers)} digits are misread")
 assert test_accuracy >= 0.90
 
 # %%
@@ -583,7 +621,12 @@ for axis, i in zip(axes, wrong, strict=False):
 for axis in axes:
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
-plotting.show(figure, "The first six test digits that the network misreads, each with what it is and what the network read. At 8 by 8 pixels several of them would make a person hesitate too.")
+plotting.show(
+    figure,
+    "The first six test digits that the network misreads, each with what it is "
+    "and what the network read. At 8 by 8 pixels several of them would make a "
+    "person hesitate too.",
+)
 
 # %% [markdown]
 # More than nine of ten, from a network with 9034 numbers that sees one pixel at a time. The answer to the first half of the question is yes.
@@ -591,7 +634,7 @@ plotting.show(figure, "The first six test digits that the network misreads, each
 # ## Is it HiPPO, or would any memory do?
 #
 # The network learned $B$, $C$, $D$, the steps and all the mixing. Perhaps the matrix $A$ hardly matters, and any stable one would serve. We try two others.
-# The comparison is only fair if nothing else differs. What could differ? How slowly the slowest part of the memory fades: that is the largest real part of the eigenvalues
+# The comparison is only fair if what could decide it by accident is made equal. Two things could. How slowly the slowest part of the memory fades: that is the largest real part of the eigenvalues
 # of $A$, the **spectral abscissa**. And how loudly the input enters: the norm of $B$. For HiPPO both can be read off. $A$ is lower
 # triangular, so its eigenvalues stand on its diagonal, $-1, -2, \dots, -N$, and the abscissa is $-1$. And the squares of $\sqrt{2n+1}$ are the first $N$ odd
 # numbers, whose sum is $N^2$, so $\lVert B \rVert = N$.
@@ -601,10 +644,11 @@ plotting.show(figure, "The first six test digits that the network misreads, each
 
 # %%
 def random_stable(N, seed):
-    """A = G - (1 + max Re lambda(G)) I, G[n, m] ~ N(0, 1);  B ~ N(0, I) scaled to |B| = N.   ->  A: (N, N), B: (N,)"""
+    """A = G - (1 + max Re lambda(G)) I,  G[n, m] and B[n] ~ N(0, 1), B scaled to N."""
     draw = np.random.default_rng(seed)
     G, B = draw.normal(size=(N, N)), draw.normal(size=N)
-    return G - (1 + np.linalg.eigvals(G).real.max()) * np.eye(N), B * N / np.linalg.norm(B)
+    abscissa = np.linalg.eigvals(G).real.max()
+    return G - (1 + abscissa) * np.eye(N), B * N / np.linalg.norm(B)
 
 
 def real_diagonal(N):
@@ -612,14 +656,22 @@ def real_diagonal(N):
     return -np.diag(np.arange(N) + 1.0), np.sqrt(2 * np.arange(N) + 1)
 
 
-systems = {"hippo": hippo.hippo_legs(32), "random": random_stable(32, seed=0), "diagonal": real_diagonal(32)}
-for name, (A, B) in systems.items():
-    A, B = np.asarray(A, np.float64), np.asarray(B, np.float64)
-    # The eigenvalues of a triangular matrix are its diagonal; asking LAPACK for those of HiPPO would give noise (chapter 8).
-    eigenvalues = np.diag(A) if name != "random" else np.linalg.eigvals(A)
-    assert np.allclose(A, np.tril(A)) or name == "random"
-    print(f"{name:9} abscissa {eigenvalues.real.max():.2f}   norm of B {np.linalg.norm(B):.1f}")
-    assert abs(eigenvalues.real.max() + 1) < 1e-9 and abs(np.linalg.norm(B) - 32) < 1e-4
+def three_systems(N):
+    """The three competitors, in float64: A (N, N) and B (N,) of each."""
+    A, B = hippo.hippo_legs(N)
+    systems = {"hippo": (np.asarray(A, float), np.asarray(B, float))}
+    return systems | {"random": random_stable(N, seed=0), "diagonal": real_diagonal(N)}
+
+
+for name, (A, B) in three_systems(32).items():
+    # A triangular matrix has its eigenvalues on the diagonal. LAPACK, asked for those
+    # of HiPPO, answers with noise: chapter 8 shows why.
+    triangular = np.array_equal(A, np.tril(A))
+    real_parts = np.diag(A) if triangular else np.linalg.eigvals(A).real
+    print(f"{name:9} real parts {real_parts.min():.0f} to {real_parts.max():.1f}", end=", ")
+    print(f"norm of B {np.linalg.norm(B):.1f}")
+    assert abs(real_parts.max() + 1) < 1e-9 and abs(np.linalg.norm(B) - 32) < 1e-4
+    assert round(real_parts.min()) == (-12 if name == "random" else -32)
 
 # %% [markdown]
 # ### What each can say
@@ -629,23 +681,40 @@ for name, (A, B) in systems.items():
 #
 # For HiPPO, chapter 3 has them: $p_n(e^{-\tau})\,e^{-\tau}$. For the diagonal they are $\sqrt{2n+1}\,e^{-(n+1)\tau}$. Now $p_n(e^{-\tau})$ is a polynomial of degree $n$
 # in $e^{-\tau}$, so HiPPO's functions are mixtures of $e^{-\tau}, e^{-2\tau}, \dots, e^{-N\tau}$: the very functions of the diagonal. **Whatever kernel HiPPO can
-# make, the diagonal can make too, with another $C$.** If one learns better, it is not because it can say more.
+# make, the diagonal can make too, with another $C$.** (The steps do not change that: HiPPO's $N$ eigenvalues are all different, so its $\bar A$ has $N$ different eigenvalues, those of the diagonal's $\bar A$, and each
+# kernel is a mixture of their powers, whatever $B$ is.) If one learns better, it is not because it can say more.
 
 # %%
-age = np.linspace(0, 4, 201)
-functions = {name: np.stack([scipy.linalg.expm(t * np.asarray(A, np.float64)) @ B for t in age]) for name, (A, B) in
-             {"hippo": hippo.hippo_legs(6), "random": random_stable(6, seed=0), "diagonal": real_diagonal(6)}.items()}
-np.testing.assert_allclose(functions["hippo"], hippo.legs_basis(6, np.exp(-age)) * np.exp(-age)[:, None], atol=1e-4)
-np.testing.assert_allclose(functions["diagonal"], np.sqrt(2 * np.arange(6) + 1) * np.exp(-np.outer(age, np.arange(6) + 1)), atol=1e-9)
+age = np.geomspace(0.02, 5, 201)
+small = three_systems(6)
+functions = {
+    name: np.stack([scipy.linalg.expm(tau * A) @ B for tau in age])
+    for name, (A, B) in small.items()
+}
+polynomials = np.asarray(hippo.legs_basis(6, np.exp(-age)), float)
+exponentials = np.exp(-np.outer(age, np.arange(6) + 1))
+hippo_by_hand = polynomials * np.exp(-age)[:, None]
+diagonal_by_hand = np.sqrt(2 * np.arange(6) + 1) * exponentials
+np.testing.assert_allclose(functions["hippo"], hippo_by_hand, atol=1e-4)
+np.testing.assert_allclose(functions["diagonal"], diagonal_by_hand, atol=1e-9)
+# HiPPO's functions, made of the diagonal's:
 mixture = np.linalg.lstsq(functions["diagonal"], functions["hippo"], rcond=None)[0]
 assert np.abs(functions["diagonal"] @ mixture - functions["hippo"]).max() < 1e-4
 
 figure, panels = plt.subplots(1, 3, figsize=(6.4, 2.6), sharey=True)
 for axis, (name, values) in zip(panels, functions.items(), strict=True):
-    axis.plot(age, values)
+    axis.semilogx(age, values)
     axis.set(xlabel=r"how long ago, $\tau$", title=name)
+    axis.set(xticks=[0.1, 1], xticklabels=["0.1", "1"])
 panels[0].set_ylabel(r"the entries of $e^{\tau A} B$")
-plotting.show(figure, "The six functions that a state of size six remembers with. HiPPO's swing up and down at different ages, each unlike the others. Those of the random system are a few swings that fade. Those of the real diagonal all fall from the start to zero without a swing, and look alike.")
+plotting.show(
+    figure,
+    "The six functions that a state of size six remembers with, over the age on "
+    "a logarithmic scale. HiPPO's swing up and down, each one more often than "
+    "the one before. Those of the random system bend slowly and have at most a "
+    "swing or two. Those of the real diagonal all fall from the start to zero "
+    "without a swing, and look alike.",
+)
 
 # %% [markdown]
 # The difference is how far the functions point in different directions. Measure two functions by $\int_0^\infty f(\tau)\,h(\tau)\,e^{\tau}\,d\tau$. For HiPPO's, put $r = e^{-\tau}$, so that
@@ -667,23 +736,39 @@ plotting.show(figure, "The six functions that a state of size six remembers with
 #
 # They have length 1 as well ($n = m$ gives 1), so this is the cosine of the angle between two of them. The first two: $\sqrt{3}/2 = 0.87$, an angle of 30 degrees. The last two of 32, $n = 30$ and $m = 31$:
 # $\sqrt{61 \cdot 63}/62 = 0.9999$. Thirty-two arrows in nearly one direction. To say something that lies across them, $C$ needs huge numbers of alternating signs, and gradient descent, which
-# takes small steps, is slow to find those. How many directions are there in effect? The eigenvalues of the matrix of all these cosines say how strongly each
-# direction is heard. For HiPPO that matrix is the identity and all 32 are equal. For the diagonal only four of the 32 are above a thousandth of the strongest. So we expect: the diagonal can, and learns slowly.
+# takes small steps, is slow to find those.
+#
+# How many directions are there in effect? The eigenvalues of the matrix of all these cosines say how strongly each direction is heard. For HiPPO that matrix is the identity: all 32 are heard equally. For the
+# diagonal only four of the 32 are above a thousandth of the strongest.
+#
+# One objection must be met: the weight $e^{\tau}$ was made for HiPPO. So drop it. Then $r\,dr$ takes the place of $dr$, and HiPPO's functions are no longer at right angles. The count changes little: all 32 of HiPPO's directions
+# stay above a thousandth of the strongest, and four of the diagonal's. So we expect: the diagonal can say what HiPPO says, and learns it slowly.
 
 # %%
 n = np.arange(32)
 gram = np.sqrt(np.outer(2 * n + 1, 2 * n + 1)) / (n[:, None] + n + 1)
-r, weights = np.polynomial.legendre.leggauss(40)  # exact for polynomials up to degree 79
-r, weights = (r + 1) / 2, weights / 2
-# In r the diagonal's functions are sqrt(2n+1) r^n, and HiPPO's are p_n(r).
-powers, legendre = np.sqrt(2 * n + 1) * r[:, None] ** n, np.asarray(hippo.legs_basis(32, r), np.float64)
-np.testing.assert_allclose(powers.T @ (weights[:, None] * powers), gram, atol=1e-12)
-np.testing.assert_allclose(legendre.T @ (weights[:, None] * legendre), np.eye(32), atol=1e-4)
 print(f"cosine of the first two: {gram[0, 1]:.2f}, of the last two: {gram[30, 31]:.4f}")
-strengths = np.linalg.eigvalsh(gram)
-heard = (strengths > 1e-3 * strengths.max()).sum()
-print(f"directions of the diagonal with more than a thousandth of the strongest: {heard} of 32")
-assert heard == 4
+
+# In r the diagonal's functions are sqrt(2n+1) r^n, and HiPPO's are p_n(r).
+r, weights = np.polynomial.legendre.leggauss(40)  # exact up to degree 79
+r, weights = (r + 1) / 2, weights / 2
+powers = np.sqrt(2 * n + 1) * r[:, None] ** n
+legendre = np.asarray(hippo.legs_basis(32, r), float)
+np.testing.assert_allclose(powers.T @ (weights[:, None] * powers), gram, atol=1e-12)
+right_angles = legendre.T @ (weights[:, None] * legendre)
+np.testing.assert_allclose(right_angles, np.eye(32), atol=1e-4)
+
+
+def heard(functions, weight):
+    """Eigenvalues of the matrix of products that are above 1/1000 of the largest."""
+    strengths = np.linalg.eigvalsh(functions.T @ (weight[:, None] * functions))
+    return (strengths > 1e-3 * strengths.max()).sum()
+
+
+for name, weight in (("the weight", weights), ("no weight", weights * r)):
+    counts = heard(legendre, weight), heard(powers, weight)
+    print(f"with {name}: {counts[0]} directions of HiPPO, {counts[1]} of the diagonal")
+    assert counts == (32, 4)
 
 # %% [markdown]
 # ### The race
@@ -694,62 +779,92 @@ assert heard == 4
 
 # %% tags=["nbval-ignore-output"]
 def read_record(name):
-    """The measurements in results/name.json, next to the package or above this folder."""
+    """What results/name.json holds, beside the package or above this folder."""
     package, here = Path(annotated_s4.__file__).resolve().parent, Path.cwd()
-    folders = [folder / "results" for folder in (package, *package.parents[:1], here, *here.parents)]
-    found = [folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").exists()]
+    folders = [package, package.parent, here, *here.parents]
+    files = [folder / "results" / f"{name}.json" for folder in folders]
+    found = [file for file in files if file.exists()]
     if not found:
-        raise FileNotFoundError(f"results/{name}.json is part of the book's repository: open this notebook inside a clone")
+        raise FileNotFoundError(f"results/{name}.json is in the book's repository")
     return json.loads(found[0].read_text())
 
 
 record = read_record("first_network")
-rates = record["settings"]["learning_rates"]
+rates, chosen = record["settings"]["learning_rates"], record["chosen_learning_rate"]
+test = {system: np.array(values) for system, values in record["test_accuracy"].items()}
 
 
-def curves(system, rate):
-    """Validation accuracy after each epoch.   ->  (seeds, epochs)"""
-    return np.array([run["validation_accuracy"] for run in record["runs"] if (run["system"], run["learning_rate"]) == (system, rate)])
+def curves(quantity, system, rate):
+    """What the record has of one system at one learning rate.   ->  (seeds, epochs)"""
+    runs = [run for run in record["runs"] if run["system"] == system]
+    return np.array([run[quantity] for run in runs if run["learning_rate"] == rate])
 
 
 print(f"{record['hardware']}, jax {record['versions']['jax']}, {record['date']}")
-print("validation accuracy after the last epoch, mean over the seeds, in %")
-print(" " * 10 + "".join(f"{f'rate {rate}':>12}" for rate in rates) + "    test: mean (worst to best)")
-for system, rate in record["chosen_learning_rate"].items():
-    means = [100 * curves(system, r)[:, -1].mean() for r in rates]
-    assert means[rates.index(rate)] == max(means)
-    test = 100 * np.array(record["test_accuracy"][system])
-    row = "".join(f"{f'{mean:.1f}' + ('*' if r == rate else ' '):>12}" for mean, r in zip(means, rates, strict=True))
-    print(f"{system:10}{row}    {test.mean():.1f} ({test.min():.1f} to {test.max():.1f})")
-slowest = max(run["seconds"] for run in record["runs"] if run["system"] == "hippo")
-print(f"* chosen; the slowest HiPPO run took {slowest:.0f} s" + (f" ({record['remark']})" if record["remark"] else ""))
+print("accuracy in %: validation, mean of the seeds; test, mean and worst to best")
+print(" " * 9 + "".join(f"{f'rate {rate}':>12}" for rate in rates) + "    test")
+for system in chosen:
+    row = ""
+    for rate in rates:
+        mean = 100 * curves("validation_accuracy", system, rate)[:, -1].mean()
+        row += f"{mean:11.1f}" + ("*" if rate == chosen[system] else " ")
+    spread = f"{100 * test[system].min():.1f} to {100 * test[system].max():.1f}"
+    print(f"{system:9}{row}    {100 * test[system].mean():.1f} ({spread})")
+slowest = curves("seconds", "hippo", chosen["hippo"]).max()
+print(f"* chosen. HiPPO's slowest run at that rate took {slowest:.0f} s.")
+print(record["remark"])
 
-nearly = [100 * curves("diagonal", rate)[:, -1].mean() for rate in rates[1:]]
-assert abs(nearly[0] - nearly[1]) < 3
-test = {system: np.array(values) for system, values in record["test_accuracy"].items()}
+# %% [markdown]
+# What we take from this table, as assertions, before the curves.
+
+# %%
+others = ("random", "diagonal")
 assert test["hippo"].min() >= 0.90
-assert test["hippo"].min() > max(test["random"].max(), test["diagonal"].max())
-assert test["hippo"].mean() > max(test["random"].mean(), test["diagonal"].mean()) + 0.03
+assert all(test["hippo"].min() > test[system].max() > 0.75 for system in others)
+assert all(test["hippo"].mean() > test[system].mean() + 0.03 for system in others)
+
+loss = {s: curves("train_loss", s, chosen[s]).mean(axis=0) for s in chosen}
+assert all(loss[system][-1] > 3 * loss["hippo"][-1] for system in others)  # far above
+assert all(loss[system][-1] < 0.95 * loss[system][-6] for system in others)  # falling
+
+ends = [curves("validation_accuracy", "diagonal", rate)[:, -1].mean() for rate in rates]
+assert abs(ends[1] - ends[2]) < 0.03
+
+# This chapter's run is one of the 27, and there it was trained by the package.
+same_run = curves("train_loss", "hippo", 0.01)[0]
+np.testing.assert_allclose(losses[:3], same_run[:3], atol=0.02)
 
 # %%
 figure, axes = plt.subplots()
 epochs = np.arange(1, record["settings"]["epochs"] + 1)
-for (system, rate), marker in zip(record["chosen_learning_rate"].items(), "osv", strict=True):
-    accuracies = curves(system, rate)
-    (line,) = axes.plot(epochs, accuracies.mean(axis=0), marker=marker, markevery=3, markersize=5, label=f"{system}, rate {rate}")
-    axes.fill_between(epochs, accuracies.min(axis=0), accuracies.max(axis=0), color=line.get_color(), alpha=0.15, linewidth=0)
-axes.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1), xticks=np.arange(0, epochs[-1] + 1, 4))
+for system, marker in zip(chosen, "osv", strict=True):
+    accuracies = curves("validation_accuracy", system, chosen[system])
+    label = f"{system}, rate {chosen[system]}"
+    mean = accuracies.mean(axis=0)
+    (line,) = axes.plot(epochs, mean, marker=marker, markevery=3, label=label)
+    band = accuracies.min(axis=0), accuracies.max(axis=0)
+    axes.fill_between(epochs, *band, color=line.get_color(), alpha=0.15, linewidth=0)
+axes.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+axes.set_xticks(np.arange(0, epochs[-1] + 1, 4))
 axes.legend(loc="lower right")
-plotting.show(figure, "Validation accuracy over the epochs for three systems, each at its best learning rate, mean of three seeds with a band from the worst to the best. HiPPO is above nine tenths after about eight epochs. The random system and the real diagonal climb more slowly and are still well below it at the end, and still climbing.")
+plotting.show(
+    figure,
+    "Validation accuracy over the epochs for three systems, each at its best "
+    "learning rate, mean of three seeds with a band from the worst to the best. "
+    "HiPPO is above nine tenths after about ten epochs. The random system and "
+    "the real diagonal climb more slowly and are still well below it at the "
+    "end, without touching its band.",
+)
 
 # %% [markdown]
 # HiPPO's worst seed is above the best seed of both others, on digits that no choice has seen. So the memory matters, here. What can be said with care:
 #
-# * The others are not unable. Their curves still climb at the end, as the argument about the cosines lets us expect: what is measured is how fast one learns in 20 epochs, not what could be
-#   reached in a thousand.
-# * The diagonal's two larger learning rates give nearly the same, so its best one is near them, and a finer search would not close the gap.
-# * The random system has the abscissa and the norm of HiPPO, and nothing else in common with it. Another distribution of random matrices is another competitor.
-# * It is one small data set with short sequences. Chapter 11 meets diagonal systems again, with *complex* eigenvalues, whose functions do swing, and they do well.
+# * The others are not unable. They reach about eight of ten, and their training loss is far above HiPPO's but still falling when the 20 epochs are over. For the diagonal that is what the cosines let us expect. We measured
+#   how fast one learns, not what could be reached in a thousand epochs.
+# * The diagonal's best learning rate is the largest that we tried. The one below gives nearly the same, so there is little reason to expect much from larger ones, but we have not looked.
+# * The random system has the abscissa and the norm of HiPPO, and little else in common with it: its real parts end near $-12$, HiPPO's at $-32$. Another distribution of random matrices is another
+#   competitor. So this does not single out HiPPO. It says that the usual random choice and the real diagonal are worse.
+# * It is one small data set with short sequences. Chapter 11 meets diagonal systems again, with *complex* eigenvalues, whose functions do swing.
 #
 # ## It works. What does it cost?
 #
@@ -774,12 +889,12 @@ def transform(L, H):
 
 
 assert multiplications(64, 32, 32) == 2_097_152
-print(f"by powers {multiplications(16_384, 64, 256):.1e}, their transforms {transform(16_384, 256):.1e}")
-assert multiplications(16_384, 64, 256) > 100 * transform(16_384, 256)
+by_powers, by_transform = multiplications(16_384, 64, 256), transform(16_384, 256)
+print(f"by powers {by_powers:.1e}, their transforms {by_transform:.1e}")
+assert by_powers > 100 * by_transform
 
 # %% [markdown]
-# What share of a training step is the kernel, in the small network that we trained? We time an epoch, divide by its 24 steps, and time the gradient of the kernels of its two layers alone. And from
-# $N = 32$ to $N = 64$ the count grows by four; what does the clock say? (The times are those of the machine that ran this, and they move from run to run. So the assertions are cautious.)
+# What share of a training step is the kernel, in the small network that we trained? We time an epoch, divide by its 24 steps, and time the gradient of the kernels of its two layers alone. (The times are those of the machine that ran this, and they move from run to run, so the assertion is cautious.)
 
 # %% tags=["nbval-ignore-output"]
 def seconds(function, *arguments, repeat=5):
@@ -795,26 +910,31 @@ def seconds(function, *arguments, repeat=5):
 
 def kernel_gradient(A, L):
     """The gradient of a number made of the kernels, in B, C and log_step."""
-    return jax.jit(jax.grad(lambda B, C, log_step: (kernels(A, B, C, log_step, L) ** 2).sum(), argnums=(0, 1, 2)))
+
+    def number(B, C, log_step):
+        return (kernels(A, B, C, log_step, L) ** 2).sum()
+
+    return jax.jit(jax.grad(number, argnums=(0, 1, 2)))
 
 
 def parameters(N, H):
+    """A, and B, C and log_step of H features."""
     A, B = hippo.hippo_legs(N)
-    return A, (jnp.broadcast_to(B, (H, N)), jnp.ones((H, N)), jnp.full(H, jnp.log(0.01)))
+    log_step = jnp.full(H, jnp.log(0.01))
+    return A, (jnp.broadcast_to(B, (H, N)), jnp.ones((H, N)), log_step)
 
 
+network.train()  # the program of the training, so that nothing is compiled again
 graph, params, rest = nnx.split(network, nnx.Param, ...)
 state = (params, adam.init(params), rest)
 batches = digits.train.x.reshape(24, 50, 64, 1), digits.train.y.reshape(24, 50)
-time_whole = seconds(lambda *batches: train_epoch(graph, adam, state, *batches), *batches, repeat=2) / 24
+time_whole = seconds(partial(train_epoch, graph, adam), state, *batches, repeat=2) / 24
 A, arguments = parameters(32, 32)
 time_kernels = 2 * seconds(kernel_gradient(A, 64), *arguments)
-print(f"a training step {1000 * time_whole:.0f} ms, the gradient of its kernels alone {1000 * time_kernels:.0f} ms: about {time_kernels / time_whole:.1f} of it")
-A, arguments = parameters(64, 32)
-time_larger = 2 * seconds(kernel_gradient(A, 64), *arguments)
-print(f"with N = 64 the kernels alone take {1000 * time_larger:.0f} ms: {time_larger / time_kernels:.1f} times as long")
-if jax.default_backend() == "cpu":
-    assert time_larger > 1.2 * time_kernels > 0.02 * time_whole
+print(f"a training step {1000 * time_whole:.0f} ms", end=", ")
+print(f"the gradient of its kernels alone {1000 * time_kernels:.0f} ms", end=": ")
+print(f"about {time_kernels / time_whole:.1f} of it")
+assert 0.02 * time_whole < time_kernels < 2 * time_whole
 
 # %% [markdown]
 # ### What the way back keeps
@@ -830,14 +950,16 @@ if jax.default_backend() == "cpu":
 def planned(L, N, H, backward):
     """Bytes that the compiled program needs beside its inputs and outputs."""
     A, arguments = parameters(N, H)
-    function = kernel_gradient(A, L) if backward else jax.jit(lambda *p: kernels(A, *p, L))
+    forward = jax.jit(lambda *parameters: kernels(A, *parameters, L))
+    function = kernel_gradient(A, L) if backward else forward
     return function.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
 
 plans = {}
 for sizes in ((2048, 32, 16), (4096, 32, 16), (4096, 64, 16)):
     by_hand, plans[sizes] = 4 * np.prod(sizes), planned(*sizes, backward=True)
-    print(f"L, N, H = {str(sizes):15}  by hand {by_hand / 1e6:5.1f} MB, planned for the gradient {plans[sizes] / 1e6:5.1f} MB")
+    print(f"L, N, H = {str(sizes):15}  by hand {by_hand / 1e6:5.1f} MB", end=", ")
+    print(f"planned for the gradient {plans[sizes] / 1e6:5.1f} MB")
     assert 0.9 < plans[sizes] / by_hand < 1.5
 first, longer, larger = plans.values()
 assert 1.7 < longer / first < 2.3 and 1.7 < larger / longer < 2.3
@@ -875,21 +997,24 @@ print(f"{4 * 16_384 * 64 * 256 / 1e9:.2f} GB")
 # ````{solution-start} net-shuffled
 # :class: dropdown
 # ````
-# It does, but less than one might fear. No pixel is lost; what was above another pixel is now somewhere else in the past, always at the same distance, and HiPPO's memory can be read at any distance. The real diagonal, which
-# has no function that singles out one distance, falls further behind. (One seed, one learning rate and four epochs show a tendency, not a result.)
+# It does: after four epochs HiPPO is behind its own run on digits in their order. But it reads. No pixel is lost; what was above another pixel is now somewhere else in the past, always at the same distance, and HiPPO's
+# memory can be read at any distance. It stays ahead of the real diagonal. (One seed, one learning rate and four epochs show a tendency, not a result.)
 
 # %% tags=["nbval-ignore-output"]
 order = np.random.default_rng(0).permutation(64)
-shuffled = data.Part(digits.train.x[:, order], digits.train.y), data.Part(digits.validation.x[:, order], digits.validation.y)
+learn, judge = (
+    data.Part(part.x[:, order], part.y) for part in (digits.train, digits.validation)
+)
 reached = {}
-for name, system in {"hippo": hippo.hippo_legs, "diagonal": real_diagonal}.items():
-    trial = Network(lambda N, system=system: tuple(jnp.asarray(v, jnp.float32) for v in system(N)), rngs=nnx.Rngs(0))
-    for _ in fit(trial, shuffled[0], epochs=4, seed=0):
+for name in ("hippo", "diagonal"):
+    A, B = (jnp.asarray(array, jnp.float32) for array in three_systems(32)[name])
+    trial = Network(lambda N, A=A, B=B: (A, B), rngs=nnx.Rngs(0))
+    for _ in fit(trial, learn, epochs=4, seed=0):
         pass
-    reached[name] = train.accuracy(trial, shuffled[1])
+    reached[name] = train.accuracy(trial, judge)
     print(f"{name:9} {100 * reached[name]:.0f} % on shuffled digits after 4 epochs")
-print(f"hippo     {100 * validation[3]:.0f} % on digits in their order after 4 epochs")
-assert reached["hippo"] > 0.4 and reached["hippo"] > reached["diagonal"]
+print(f"hippo     {100 * validation[3]:.0f} % on digits in their order")
+assert max(0.35, reached["diagonal"]) < reached["hippo"] < validation[3]
 
 # %% [markdown]
 # ````{solution-end}
@@ -915,8 +1040,8 @@ assert reached["hippo"] > 0.4 and reached["hippo"] > reached["diagonal"]
 A, B = hippo.hippo_legs(16)
 Ab, Bb = ssm.discretize(A, B, 0.03)
 x = Ab @ Ab @ Ab @ Bb
-normal = jax.random.normal(jax.random.key(0), (50_000, 16))
-even = jax.random.uniform(jax.random.key(1), (50_000, 16), minval=-1, maxval=1)
+normal = jax.random.normal(jax.random.key(0), (100_000, 16))
+even = jax.random.uniform(jax.random.key(1), (100_000, 16), minval=-1, maxval=1)
 for draws, variance in ((normal, 1), (even, 1 / 3)):
     ratio = float(((draws @ x) ** 2).mean() / (x @ x))
     print(f"mean of K_3^2 over |x|^2: {ratio:.2f}")
@@ -945,7 +1070,8 @@ signal = u[0, :, 0]
 inner = ssm.causal_convolution(signal, K_1) + D_1 * signal
 stacked = ssm.causal_convolution(inner, K_2) + D_2 * inner
 kernel = ssm.causal_convolution(K_1, K_2) + D_1 * K_2 + D_2 * K_1
-assert jnp.abs(stacked - ssm.causal_convolution(signal, kernel) - D_2 * D_1 * signal).max() < 1e-5 * jnp.abs(stacked).max()
+one_layer = ssm.causal_convolution(signal, kernel) + D_2 * D_1 * signal
+assert jnp.abs(stacked - one_layer).max() < 1e-5 * jnp.abs(stacked).max()
 
 # %% [markdown]
 # ````{solution-end}
@@ -955,7 +1081,7 @@ assert jnp.abs(stacked - ssm.causal_convolution(signal, kernel) - D_2 * D_1 * si
 # ````{exercise} Learning nothing but the step
 # :label: net-step
 #
-# A system of size 8 has the step 0.08. A second one with the same $A$, $B$, $C$ starts with 0.02 and shall find the step by gradient descent on the squared difference of the two kernels' outputs. Do it with the logarithm.
+# A system of size 8 has the step 0.08. A second one with the same $A$, $B$, $C$ starts with 0.02 and should find the step by gradient descent on the mean squared difference of the two outputs. Do it with the logarithm.
 # ````
 
 # %% [markdown]
@@ -972,7 +1098,13 @@ signal = jax.random.normal(jax.random.key(3), (64,))
 
 def response(log_step):
     """y = K(step) * u, for this one system.   log_step: a number  ->  y: (64,)"""
-    return ssm.causal_convolution(signal, kernels(A, B[None], C[None], log_step[None], 64)[0])
+    K = kernels(A, B[None], C[None], log_step[None], 64)[0]
+    return ssm.causal_convolution(signal, K)
+
+
+def difference(log_step):
+    """The mean squared difference to the target."""
+    return ((response(log_step) - target) ** 2).mean()
 
 
 target = response(jnp.log(0.08))
@@ -985,11 +1117,12 @@ def search(log_step):
 
     def advance(state, _):
         log_step, memory = state
-        gradient = jax.grad(lambda s: ((response(s) - target) ** 2).mean())(log_step)
+        gradient = jax.grad(difference)(log_step)
         update, memory = walk.update(gradient, memory)
         return (log_step + update, memory), None
 
-    return jax.lax.scan(advance, (log_step, walk.init(log_step)), None, length=400)[0][0]
+    start = (log_step, walk.init(log_step))
+    return jax.lax.scan(advance, start, None, length=400)[0][0]
 
 
 found = float(jnp.exp(search(jnp.log(0.02))))
