@@ -14,8 +14,8 @@
 # **Training used $\tilde C$ and a convolution of a fixed length. How does the same model run one step at a time, with no matrix inverse in the step?**
 #
 # [Chapter 7](07_dplr.ipynb) computes the whole kernel of a system $A = \Lambda - P Q^*$ at once, and [chapter 8](08_nplr.ipynb) brings HiPPO into that form. This is how one trains. But a
-# model that speaks, or listens to a microphone, gets its inputs one after the other and has no last step. Here the same parameters become a recurrence whose step costs a few multiples of $N$, the two agree to the last digits,
-# and then we look at what is left of those digits in float32.
+# model that speaks, or listens to a microphone, gets its inputs one after the other and has no last step. Here the same parameters become a recurrence whose step costs $9N$ multiplications. Kernel and
+# recurrence agree to twelve digits, and then we look at what is left of those in float32.
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
 # Setup. In a clone and after `pip install` the package is found; in Colab what is missing is installed, JAX never.
@@ -109,7 +109,7 @@ plotting.use_style()
 #
 # Apply this to a vector $v$ from the right to the left. $R v$ takes $N$ products, $Q^* (R v)$ is one number, $1 + Q^* R P$ another, and their quotient is called $\eta$ as in chapter 7. It multiplies the column $R P$: $(\omega - A)^{-1} v = R v - R P\,\eta$.
 #
-# Together, one step is three lines. The letters $v$ and $\eta$ serve inside it only:
+# Together, one step is three lines; the S4 paper has the same recurrence in its appendix C.2 {cite:p}`gu2022s4`. The letters $v$ and $\eta$ serve inside it only:
 #
 # $$\begin{aligned}
 # v &= \left(\tfrac{2}{\Delta} + \Lambda\right) x_{k-1} - P\,(Q^* x_{k-1}) + 2 B u_k, \\
@@ -603,7 +603,7 @@ assert round(between) == 512
 # %% [markdown]
 # ## A step that keeps its digits
 #
-# This can be mended, at no cost. Do not compute the new state but its *difference* to the old one. Write
+# This can be mended, at no cost. Do not compute the new state but its *difference* from the old one. Write
 #
 # $$ \tfrac{2}{\Delta} + A = \left(\tfrac{2}{\Delta} - A\right) + 2A $$
 #
@@ -799,7 +799,7 @@ print("rounding the low roots costs over a hundred times as much")
 # ## Another sampling rate
 #
 # $A$ speaks of seconds and knows nothing of samples (chapter 1). So a trained model can be run on a recording with twice as many samples a second: halve $\Delta$, keep everything else. That is, everything of the *continuous* system: $\Lambda, P, Q, B$ and $C$. The row $\tilde C$ is made from $\bar A$ and belongs to the trained $\Delta$ and $L$.
-# So there is an order: first back to $C$ with the trained step and length, then change the step. And the step is scaled once; in a program with several layers of settings it is easily done twice or never.
+# So there is an order: first back to $C$ with the trained step and length, then change the step. And the step is scaled once; where several parts of a program know of the rate, it happens that it is scaled twice or never.
 #
 # Take LegS with $N = 8$ and $C$ all ones in HiPPO's own, real coordinates, which is the row $C V$ for the modes ([chapter 8](08_nplr.ipynb)). Let the input be $\sin 2\pi t$ on $[0, 1)$, sampled at the end $t_k = (k+1)\Delta$ of each step, $\Delta = 1/L$. With twice as many samples, step $2k+1$ ends when step $k$ of the slow one ends. These are the shared times. How close will the outputs be? $u_k$ stands for its whole step and comes half a step early, an error of
 # first order (chapter 1). So each doubling should halve the difference.
@@ -926,11 +926,11 @@ assert scan_time > 0 and fft_time > 0
 # %% [markdown]
 # ## What we have, and what is missing
 #
-# We have all of S4's mathematics. From $\Lambda, P, Q, B$ and one row, `kernel_dplr` makes a kernel of any length in time that does not see the powers of a matrix, and a recurrence makes the same outputs one at a time, in $9N$ multiplications and without a solve. They agree to twelve digits in float64. In float32 we know which forms keep
+# We have all of S4's mathematics. From $\Lambda, P, Q, B$ and one row, `kernel_dplr` makes the whole kernel without a power of a matrix, and a recurrence makes the same outputs one at a time, with $9N$ multiplications each and without a solve. They agree to twelve digits in float64. In float32 we know which forms keep
 # five digits at sixteen thousand steps, and which do not.
 #
 # What is missing is a layer. So far the parameters were given: random, or HiPPO's. When they are learned, nobody promises that the system stays stable, that a step stays positive, or that $\tilde C$ starts at a sensible size. Part III makes parameters of them: it chooses what is learned and in which form, ties $Q$ to $P$ so that no training can make the
-# system explode, and stacks many such layers into a model that reads, hears and writes.
+# system explode, and stacks many such layers into a model.
 #
 # ## Exercises
 
