@@ -472,7 +472,7 @@ C_theirs = from_tilde(*modes, 1 / L, L)
 assert error(C_theirs, C_ours[: N // 2]) < 1e-11
 
 # %% [markdown]
-# That is the promise of S4, kept to twelve digits: train it as a convolution, run it as an RNN. (The last line is the package's `generating.from_tilde`, which is the same conversion.) Three mistakes break the promise, and all three leave a program that runs and a curve that looks plausible.
+# That is the promise of S4, kept to twelve digits: train it as a convolution, run it as an RNN. (The last line is the package's `generating.from_tilde`, which is the same conversion.) Three mistakes are made on the way, and all three leave a program that runs and a curve that looks plausible.
 #
 # ````{admonition} Trap: the row for training, used for running
 # :class: warning
@@ -794,7 +794,7 @@ print("rounding the low roots costs over a hundred times as much")
 # %% [markdown]
 # The half-angle form has $2 i \sin(\theta/2)$ in the place of $1 - z$: a small number that is computed as such, with all its digits.
 #
-# What a layer does with this: the kernel in the half-angle form; the conversion once, in float64; and of the two steps, for long sequences, the one that adds a change.
+# What a layer should take from this: the kernel in the half-angle form; the conversion once, in float64; and of the two steps, for long sequences, the one that adds a change.
 #
 # ## Another sampling rate
 #
@@ -888,7 +888,7 @@ assert 1e-9 < orders[256, 256] < 1e-4
 #
 # So: the convolution where the whole input is there, as in training; the recurrence where inputs come one at a time, as in generation, control, or live sound. Reading a long given prefix by convolution and going on by steps uses both; chapter 13 does that.
 #
-# Note what the first row does *not* say. For one system the recurrence is not more work than the convolution. Its steps wait for each other, and that is all. On a CPU, which does few things at the same time, one short scan can be the faster of the two. A processor with thousands of units has nothing to give them while the scan takes its small steps, and
+# There is something that the first row does *not* say. For one system the recurrence is not more work than the convolution. Its steps wait for each other, and that is all. On a CPU, which does few things at the same time, one short scan can be the faster of the two. A processor with thousands of units has nothing to give them while the scan takes its small steps, and
 # a gradient through the scan has to keep every state on the way, $L N/2$ complex numbers for each feature and each sequence. That is why training takes the convolution. The clock, for one system and one sequence:
 
 # %% tags=["nbval-ignore-output"]
