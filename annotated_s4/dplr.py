@@ -87,12 +87,19 @@ def _kernel_textbook(Lambda, P, Q, B, C_tilde, step, L):
 class DiscreteDPLR:
     """x_k = Ab x_{k-1} + Bb u_k for one of each conjugate pair, in O(modes) a step and without a solve.
 
-    Ab = (2/step - A)^-1 (2/step + A) and Bb = (2/step - A)^-1 2 B, where Woodbury's identity gives
+    Ab = (2/step - A)^-1 (2/step + A) = I + (2/step - A)^-1 2 A and Bb = (2/step - A)^-1 2 B, so the state changes by
+
+        Ab x + Bb u - x = (2/step - A)^-1 2 (A x + B u),
+
+    where Woodbury's identity gives
 
         (2/step - A)^-1 v = R v - R P (1 + Q* R P)^-1 Q* R v,    R = (2/step - Lambda)^-1, a diagonal.
+
+    The change is small where the step is, and its rounding with it: written as Ab x + Bb u, float32 loses digits in proportion
+    to 1/step (chapter 9).
     """
 
-    forward: Complex[Array, "*leading modes"]  # 2/step + Lambda
+    Lambda: Complex[Array, "*leading modes"]
     R: Complex[Array, "*leading modes"]
     P: Complex[Array, "*leading modes"]
     Q: Complex[Array, "*leading modes"]
@@ -100,10 +107,10 @@ class DiscreteDPLR:
     correction: Float[Array, "*leading"]  # (1 + Q* R P)^-1, real: the sum runs over conjugate pairs
 
     def step(self, x: Complex[Array, "*leading modes"], u: Float[Array, "*leading"]) -> Complex[Array, "*leading modes"]:
-        """Ab x + Bb u. Leading axes of x and u are those of the parameters; `jax.vmap` adds others."""
-        v = self.forward * x - self.P * self._project(x)[..., None] + 2 * self.B * u[..., None]
-        v = self.R * v
-        return v - self.R * self.P * (self.correction * self._project(v))[..., None]
+        """Ab x + Bb u = x + (2/step - A)^-1 2 (A x + B u). Leading axes of x and u are those of the parameters; `jax.vmap` adds others."""
+        slope = self.Lambda * x - self.P * self._project(x)[..., None] + self.B * u[..., None]
+        v = self.R * (2 * slope)
+        return x + v - self.R * self.P * (self.correction * self._project(v))[..., None]
 
     def _project(self, x):
         """Q* x over the full state: each mode and its partner are conjugates of each other, so the sum is real."""
@@ -132,7 +139,7 @@ def discretize_dplr(
     rate = 2 / step[..., None]
     R = 1 / (rate - Lambda)
     correction = 1 / (1 + 2 * (Q.conj() * R * P).sum(-1).real)
-    return DiscreteDPLR(rate + Lambda, R, P, Q, B, correction)
+    return DiscreteDPLR(Lambda, R, P, Q, B, correction)
 
 
 def _at_the_door(step, **parameters):

@@ -196,6 +196,18 @@ def test_kernel_and_recurrence_agree_in_single_precision():
     assert np.abs(steps - expected).max() < 1e-5 * np.abs(expected).max()
 
 
+def test_a_short_step_keeps_its_digits_in_single_precision():
+    """HiPPO-LegS over 16384 steps of 1/16384: below 1e-5, where Ab x + Bb u, rounded, is above."""
+    jax.config.update("jax_enable_x64", True)
+    Lambda, P, B, _ = (np.asarray(x) for x in dplr_legs(16))
+    jax.config.update("jax_enable_x64", False)
+    L = 16384
+    system = (Lambda, P, P, B, np.random.default_rng(0).normal(size=8) + 0j)
+    expected = dense_kernel(*system, 1 / L, L)
+    steps = run_steps(system, 1 / L, L, jnp.complex64)
+    assert np.abs(steps - expected).max() < 1e-5 * np.abs(expected).max()
+
+
 def test_a_step_contains_no_solve():
     Lambda, P, Q, B, x = (jnp.asarray(x, jnp.complex64) for x in random_dplr(8, 0))
     program = str(jax.make_jaxpr(discretize_dplr(Lambda, P, Q, B, 0.1).step)(x, jnp.float32(1)))
