@@ -828,7 +828,7 @@ print(record["remark"])
 
 # %%
 others = ("random", "diagonal")
-assert test["hippo"].min() >= 0.90
+assert test["hippo"].min() >= 0.90 and slowest < 60
 assert all(test["hippo"].min() > test[system].max() > 0.75 for system in others)
 assert all(test["hippo"].mean() > test[system].mean() + 0.03 for system in others)
 
@@ -866,7 +866,7 @@ plotting.show(
 )
 
 # %% [markdown]
-# HiPPO's worst seed is above the best seed of both others, on digits that no choice has seen. So the memory matters, here. What can be said with care:
+# HiPPO reads more than nine of ten with each seed, after less than a minute of training. Its worst seed is above the best seed of both others, on digits that no choice has seen. So the memory matters, here. What can be said with care:
 #
 # * The others are not unable. They reach about eight of ten, and their training loss is far above HiPPO's but still falling when the 20 epochs are over. For the diagonal that is what the cosines let us expect. We measured
 #   how fast one learns, not what could be reached in a thousand epochs.

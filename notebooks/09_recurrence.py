@@ -794,7 +794,7 @@ print("rounding the low roots costs over a hundred times as much")
 # %% [markdown]
 # The half-angle form has $2 i \sin(\theta/2)$ in the place of $1 - z$: a small number that is computed as such, with all its digits.
 #
-# What a layer should take from this: the kernel in the half-angle form; the conversion once, in float64; and of the two steps, for long sequences, the one that adds a change.
+# What a layer should take from this: the kernel in the half-angle form; the conversion once, in float64; and of the two steps, for long sequences, the one that adds a change. (The package's `discretize_dplr` takes that one.)
 #
 # ## Another sampling rate
 #
