@@ -1,4 +1,5 @@
 import jax
+import jaxtyping
 import pytest
 
 
@@ -8,3 +9,11 @@ def float64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture
+def without_shape_checks():
+    """The package as users meet it: shapes are not checked before a function sees them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,10 +1,15 @@
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
-from annotated_s4.generating import from_tilde, generating_function, kernel_from_values, roots_of_unity, to_tilde
+from annotated_s4.generating import (
+    from_tilde,
+    generating_function,
+    kernel_from_values,
+    roots_of_unity,
+    to_tilde,
+)
 from tests.systems import dense_discretization, dense_kernel, full, random_dplr
 
 
@@ -75,10 +80,6 @@ MODES = jnp.ones(2, complex)
         (lambda: from_tilde(MODES, MODES, MODES, jnp.ones(3, complex), 0.1, 4), r"\(3,\)"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        with pytest.raises(ValueError, match=message):
-            call()
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+def test_bad_input_is_named(without_shape_checks, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,8 +1,8 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.polynomial import legendre
 
-import jax.numpy as jnp
 from annotated_s4.hippo import hippo_legs, legs_basis, project_legs
 
 

@@ -2,7 +2,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from flax import nnx
@@ -85,10 +84,6 @@ def test_no_batch_of_systems_is_solved_at_once():
         (lambda: SSM(3, 8, 24, rngs=nnx.Rngs(0))(jnp.ones((24, 3))), r"\(24, 3\)"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        with pytest.raises(ValueError, match=message):
-            call()
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+def test_bad_input_is_named(without_shape_checks, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

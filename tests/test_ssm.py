@@ -206,14 +206,10 @@ EYE, ONES = jnp.eye(3), jnp.ones(3)
         (lambda: causal_convolution(jnp.ones(4), jnp.ones(5)), r"\(4,\) and \(5,\)"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_bad_input_is_named(without_shape_checks, call, message):
     """As users meet it: without the shape checker of the tests."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        with pytest.raises(ValueError, match=message):
-            call()
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_the_shape_checker_is_on_in_the_tests():
