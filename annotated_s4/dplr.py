@@ -35,7 +35,8 @@ def kernel_dplr(
 
         K_hat(theta) = step e^{i theta/2} [ kappa(C~, B) - step c kappa(C~, P) kappa(Q*, B) / (1 + step c kappa(Q*, P)) ]
 
-    and K is its inverse FFT. A must be stable, which Re Lambda < 0 ensures if Q = P, and not otherwise. `"dense"` evaluates this at half of the frequencies, since K is real. `"textbook"` is the form of
+    and K is its inverse FFT. Re Lambda must be negative, so that no d_n is zero, and A stable: the first implies the second if
+    Q = P, and not otherwise. `"dense"` evaluates this at half of the frequencies, since K is real. `"textbook"` is the form of
     2022, with its pole at z = -1, over the full state and all roots. `"auto"` is `"dense"`.
 
     Args:
