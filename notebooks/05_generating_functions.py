@@ -110,7 +110,7 @@ assert later.tolist() == [0, 8, 0, 4]
 # \hat y(z) = C \hat x(z) &= C\,(I - z \bar A)^{-1} \bar B\;\, \hat u(z) .
 # \end{aligned}$$ (gen-solved)
 #
-# Compare the last line with the product {eq}`gen-product`: the kernel must be $C (I - z \bar A)^{-1} \bar B$. The powers are gone. In their place stands *one* inverse, called the **resolvent**, at one number $z$.
+# Compare the last line with the product {eq}`gen-product`: the generating function of the kernel must be $C (I - z \bar A)^{-1} \bar B$. The powers are gone. In their place stands *one* inverse, called the **resolvent**, at one number $z$.
 #
 # That was quick, and two debts remain. We added up the steps without an end, so we have to say when that sum means something. And we want $L$ numbers, not endlessly many.
 #
@@ -513,6 +513,7 @@ constant = np.abs(generating_function(Ab, Bb, C_tilde, jnp.asarray(z_fine)))
 assert relative_error(constant[::40], true[::40]) < 1e-12  # the roots
 worst = relative_error(constant, true)
 assert round(np.max(true), 1) == 3.4
+assert round(float(np.max(constant)), 1) == 9.5
 print(f"between the roots it misses by up to {worst:.1f} times the peak")
 assert worst > 1
 
@@ -767,7 +768,7 @@ plotting.show(
 # %% [markdown]
 # ## A row that belongs to one length
 #
-# In the S4 paper's model, and in this book's S4 layer, $\tilde C$ itself is the parameter that training changes. $C$ does not occur, so no power is computed in training at all. The one power was only needed to get from a given $C$ to the row; who learns the row does not need it. (After training, when the recurrence asks for $C$, one solve gives it. That is chapter 9.)
+# In the S4 paper's model, and in this book's S4 layer, $\tilde C$ itself is the parameter that training changes. $C$ does not occur, so no power is computed in training at all. The one power was only needed to get from a given $C$ to the row; whoever learns the row does not need it. (After training, when the recurrence asks for $C$, one solve gives it. That is chapter 9.)
 #
 # The price: the same numbers $\tilde C$ mean another system at another length. By {eq}`gen-bracket`, with $\tilde C$ in the place of $C$, the kernel that comes from a row $\tilde C$ at $L$ points is
 #
@@ -864,7 +865,7 @@ assert relative_error(kernel_from_values(values), K) < 1e-12
 print("N divisions for each frequency: the same kernel")
 
 # %% [markdown]
-# Two fair questions. For a diagonal matrix the powers are cheap as well, $K_l = \sum_n C_n \bar B_n g_n^{\,l}$, so why the detour? And HiPPO's matrix is not diagonal. Both have one answer, and it is what the next chapters are about. HiPPO's matrix is a diagonal one plus a correction of rank one. The *powers* of such a sum are a tangle, in which the correction multiplies with itself again and again. Its *inverse* is the diagonal inverse plus one correction, by an
+# Two fair questions. For a diagonal matrix the powers are cheap as well, $K_l = \sum_n C_n \bar B_n g_n^{\,l}$, so why the detour? And HiPPO's matrix is not diagonal. Both have one answer, and it is what the next chapters are about. In suitable coordinates HiPPO's matrix is a diagonal one minus a column times a row (chapter 8). The *powers* of such a difference are a tangle, in which the correction multiplies with itself again and again. Its *inverse* is the diagonal inverse plus one correction, by an
 # identity of Woodbury that chapter 7 derives. That is why we wanted an inverse and no powers.
 #
 # ## Two nearly equal numbers
@@ -983,16 +984,16 @@ assert relative_error(K, g ** np.arange(L)) < 1e-9
 # ````{exercise} Another circle
 # :label: gen-circle
 #
-# Evaluate $\hat K_\infty$, with the plain $C$, at $z = \eta z_j$ with a radius $\eta < 1$, and divide what the inverse FFT returns by $\eta^l$. What comes out? Choose $\eta$ so that the tail disappears. Why not take $\eta$ much smaller still? Try the spring with $L = 32$.
+# Evaluate $\hat K_\infty$, with the plain $C$, at $z = a z_j$ with a radius $a < 1$, and divide what the inverse FFT returns by $a^l$. What comes out? Choose $a$ so that the tail disappears. Why not take $a$ much smaller still? Try the spring with $L = 32$.
 # ````
 
 # %% [markdown]
 # ````{solution-start} gen-circle
 # :class: dropdown
 # ````
-# At $\eta z_j$ the kernel $K_l$ appears as $K_l \eta^l$. The inverse FFT returns $\sum_w K_{l + wL}\, \eta^{l + wL}$, and divided by $\eta^l$ that is $K_l + \eta^L K_{l+L} + \eta^{2L} K_{l + 2L} + \dots$. The tail is still wound up, but damped by $\eta^L$. No power of $\bar A$ is needed, and no $\tilde C$.
+# At $a z_j$ the kernel $K_l$ appears as $K_l a^l$. The inverse FFT returns $\sum_w K_{l + wL}\, a^{l + wL}$, and divided by $a^l$ that is $K_l + a^L K_{l+L} + a^{2L} K_{l + 2L} + \dots$. The tail is still wound up, but damped by $a^L$. No power of $\bar A$ is needed, and no $\tilde C$.
 #
-# The price is paid in digits: the division multiplies rounding errors of $10^{-16}$ by up to $\eta^{-L}$. With $\eta^L = 10^{-8}$ both errors are about $10^{-8}$, the best that can be had: half of the digits. With $\eta^L = 10^{-14}$ the tail is gone and the rounding has grown to nearly a hundredth. $\tilde C$ costs no digits in that way.
+# The price is paid in digits: the division multiplies rounding errors of $10^{-16}$ by up to $a^{-L}$. With $a^L = 10^{-8}$ both errors are about $10^{-8}$, the best that can be had: half of the digits. With $a^L = 10^{-14}$ the tail is gone and the rounding has grown to nearly a hundredth. $\tilde C$ costs no digits in that way.
 
 # %%
 Ab, Bb, C = systems["spring"]
@@ -1000,9 +1001,9 @@ L = 32
 K = kernel_by_powers(Ab, Bb, C, L)
 errors = {}
 for exponent in (0, -2, -8, -14):
-    eta = 10 ** (exponent / L)  # so eta^L = 10^exponent
-    values = generating_function(Ab, Bb, C, eta * roots_of_unity(L))
-    ours = kernel_from_values(values) / eta ** np.arange(L)
+    a = 10 ** (exponent / L)  # so a^L = 10^exponent
+    values = generating_function(Ab, Bb, C, a * roots_of_unity(L))
+    ours = kernel_from_values(values) / a ** np.arange(L)
     errors[exponent] = relative_error(ours, K)
 assert errors[0] > 0.1 and 1e-4 < errors[-2] < 1e-2
 assert errors[-8] < 1e-7 and 1e-4 < errors[-14] < 1e-1

@@ -76,6 +76,8 @@ def largest_error(found, right):
 #
 # $$ \hat K(z_j) = \tilde C\, (I - z_j \bar A)^{-1} \bar B . $$ (cauchy-start)
 #
+# Below, $\hat K(z)$ is short for $\tilde C\,(I - z \bar A)^{-1} \bar B$. The algebra holds at every $z$ where the inverses exist, but this is the kernel's generating function only at the roots $z_j$, since $\tilde C$ was made for them.
+#
 # The matrix under the inverse holds $\bar A$, and $\bar A$ itself holds an inverse. What does the whole thing say in terms of the $A$ we began with? Take the bilinear discretisation of [chapter 1](01_state_space_models.ipynb),
 #
 # $$ \begin{aligned}
@@ -314,12 +316,12 @@ def tilde(C, Lambda, step, L):
 # %% [markdown]
 # To check it we need a system. We want a real kernel, as every system with real matrices has. Where do complex eigenvalues come from then?
 #
-# Take a real $A$ with a basis of eigenvectors, the columns of $V$, so that $A V = V \Lambda$. Write the state in this basis, $x = V w$. Then $V w' = A V w + B u = V \Lambda w + B u$, and with $V^{-1}$ from the left
+# Take a real $A$ with a basis of eigenvectors, the columns of $E$, so that $A E = E \Lambda$. Write the state in this basis, $x = E w$. Then $E w' = A E w + B u = E \Lambda w + B u$, and with $E^{-1}$ from the left
 #
-# $$ w' = \Lambda w + (V^{-1} B)\, u, \qquad y = (C V)\, w . $$ (cauchy-basis)
+# $$ w' = \Lambda w + (E^{-1} B)\, u, \qquad y = (C E)\, w . $$ (cauchy-basis)
 #
-# This is a diagonal system with the same input and output. Now take the conjugate of $A v = \lambda v$. With a real $A$ it says $A \overline v = \overline\lambda\, \overline v$: the eigenvalues that are not real come in **conjugate pairs**, and so do their eigenvectors. If $v$ and $\overline v$ are both columns of $V$, then $C V$ has the entries $C v$ and $C \overline v$, and for a real row $C$ the second is the conjugate of the first.
-# The entries of $V^{-1} B$ are the coordinates of $B$ in this basis. Say they are $b$ at $v$ and $b'$ at $\overline v$. The conjugate of $B = b\, v + b'\, \overline v + \dots$ is $B = \overline b\, \overline v + \overline{b'}\, v + \dots$, and coordinates are unique, so $b' = \overline b$.
+# This is a diagonal system with the same input and output. Now take the conjugate of $A v = \lambda v$. With a real $A$ it says $A \overline v = \overline\lambda\, \overline v$: the eigenvalues that are not real come in **conjugate pairs**, and so do their eigenvectors. If $v$ and $\overline v$ are both columns of $E$, then $C E$ has the entries $C v$ and $C \overline v$, and for a real row $C$ the second is the conjugate of the first.
+# The entries of $E^{-1} B$ are the coordinates of $B$ in this basis. Say they are $b$ at $v$ and $b'$ at $\overline v$. The conjugate of $B = b\, v + b'\, \overline v + \dots$ is $B = \overline b\, \overline v + \overline{b'}\, v + \dots$, and coordinates are unique, so $b' = \overline b$.
 #
 # So in a real system everything comes in pairs: with $\lambda_n$, $B_n$, $C_n$ there is a partner with $\overline{\lambda_n}$, $\overline{B_n}$, $\overline{C_n}$. In their product with each other there is no conjugate; the partner is a mode of its own. The spring of chapter 1 shows it with one pair, $\lambda = -\gamma \pm i\omega_\gamma$.
 
@@ -327,8 +329,8 @@ def tilde(C, Lambda, step, L):
 frequency, damping = 2.0, 0.2
 A = np.array([[0.0, 1.0], [-(frequency**2), -2 * damping]])
 B, C = np.array([0.0, 1.0]), np.array([1.0, 0.0])
-eigenvalues, V = np.linalg.eig(A)
-B_modes, C_modes = np.linalg.solve(V, B), C @ V
+eigenvalues, E = np.linalg.eig(A)
+B_modes, C_modes = np.linalg.solve(E, B), C @ E
 swing = np.sqrt(frequency**2 - damping**2)
 assert np.allclose(np.sort(eigenvalues.imag), [-swing, swing])
 assert np.allclose(eigenvalues.real, -damping)
@@ -476,11 +478,11 @@ assert abs(survived - alternating) < 1e-9 * abs(alternating)
 # &= [\, 2 I\, ]^{-1} \Delta B = \tfrac{\Delta}{2} B .
 # \end{aligned} $$
 #
-# Nothing is singular there. $A$ has dropped out altogether, so this holds for every $A$, diagonal or not:
+# Nothing is singular there. $A$ has dropped out altogether. So for even $L$, whatever $A$ is, diagonal or not,
 #
 # $$ \hat K(-1) = \frac{\Delta}{2}\, \tilde C B = \frac{\Delta}{2} \sum_{n=0}^{N-1} \tilde C_n B_n , $$ (cauchy-at-minus-one)
 #
-# with the sum over the full state. The kernel has no pole at $-1$. **The pole was ours: it came in when we took $1 + z$ out of the brackets.**
+# with the sum over the full state. (For odd $L$, $-1$ is no root, and the row there would be $C\,(I + \bar A^L)$.) The kernel has no pole at $-1$. **The pole was ours: it came in when we took $1 + z$ out of the brackets.**
 #
 # ````{admonition} Trap: an even length meets a zero denominator
 # :class: warning
@@ -863,6 +865,8 @@ for n, contribution in enumerate(each):
                   label=rf"$\lambda = {float(peaks[n].real):g}"
                         rf"+ {float(peaks[n].imag):g}i$ and partner")
     height = 1 / abs(float(peaks[n].real))
+    above = contribution.max() / height - 1
+    assert round(100 * above) == (1, 8, 25)[n]
     axes.annotate("guess", (guesses[n], height), xytext=(10, 12),
                   textcoords="offset points", fontsize=9)
     axes.plot(guesses[n], height, "o", color="black", markersize=5)
@@ -870,7 +874,7 @@ axes.set(xlabel=r"angle $\theta$, radians per step", ylabel="size",
          ylim=(1e-3, 60), xticks=[0, 0.3, 0.76, 1.29, 2, np.pi])
 axes.set_xticklabels(["0", "0.3", "0.76", "1.29", "2", r"$\pi$"])
 axes.legend(loc="upper right", fontsize=9)
-plotting.show(figure, "The size of the transform of the kernel against the angle, and the contributions of its three pairs of modes on a logarithmic axis. Each pair has one peak, at 0.30, 0.76 and 1.29, within a few per cent to a fifth of the dots that mark the guesses of place and height. Near each peak the sum follows the one mode that resonates there; between the peaks, where the modes cancel, it has dips.")
+plotting.show(figure, "The size of the transform of the kernel against the angle, and the contributions of its three pairs of modes on a logarithmic axis. Each pair has one peak, at 0.30, 0.76 and 1.29, at the guessed places, and 1, 8 and 25 % above the guessed heights, which dots mark. Near each peak the sum follows the one mode that resonates there; between the peaks, where the modes cancel, it has dips.")
 
 # %% [markdown]
 # So a diagonal system is a bank of resonators. $\operatorname{Im} \lambda_n$ chooses a frequency, $\operatorname{Re} \lambda_n$ how long it rings, and $\tilde C_n B_n$ how much of it goes into the output.
@@ -1008,7 +1012,7 @@ assert relative["half-angle"].max() < 5e-6
 # ````{exercise} Two values by hand
 # :label: cauchy-two-values
 #
-# The value at $\theta = \pi$ is $\frac{\Delta}{2}\tilde C B$. What is the value at $\theta = 0$? It is the sum of the kernel, what the system answers to a constant input of 1 if the kernel has died out within $L$ steps. Why is the step not in it?
+# For even $L$ the value at $\theta = \pi$ is $\frac{\Delta}{2}\tilde C B$. (For odd $L$, $-1$ is no root, and the row there would be $C\,(I + \bar A^L)$.) What is the value at $\theta = 0$? It is the sum of the kernel, what the system answers to a constant input of 1 if the kernel has died out within $L$ steps. Why is the step not in it?
 # ````
 
 # %% [markdown]

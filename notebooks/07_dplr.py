@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Diagonal plus low rank
 #
-# **HiPPO's matrix is not diagonal. It is a diagonal matrix plus one of rank one. What does one more rank cost?**
+# **HiPPO's matrix is not diagonal. In suitable coordinates it is a diagonal one minus a column times a row. What does one more rank cost?**
 #
-# For a diagonal $A$ the spectrum of the kernel is a sum with $N$ terms at each frequency; that was [chapter 6](06_cauchy_kernel.ipynb). That HiPPO has the form of this chapter is a promise, which
+# For a diagonal $A$ the Fourier transform of the kernel is a sum with $N$ terms at each frequency; that was [chapter 6](06_cauchy_kernel.ipynb). That HiPPO has the form of this chapter is a promise, which
 # [chapter 8](08_nplr.ipynb) keeps. Here we take the form as given and do its algebra, every line of it. At the end stands the function that the S4 paper {cite:p}`gu2022s4` is about.
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
@@ -70,6 +70,8 @@ plotting.use_style()
 # [Chapter 5](05_generating_functions.ipynb) replaced the powers of $\bar A$ by one inverse. At the roots of unity $z_j = e^{-2\pi i j/L}$ the Fourier transform of the kernel is
 #
 # $$ \hat K(z) = \tilde C\,(I - z \bar A)^{-1} \bar B, \qquad \tilde C = C\,(I - \bar A^L). $$ (dplr-generating)
+#
+# Below, $\hat K(z)$ is short for $\tilde C\,(I - z \bar A)^{-1} \bar B$. The algebra holds at every $z$ where the inverses exist, but this is the kernel's generating function only at the roots $z_j$, since $\tilde C$ was made for them.
 #
 # $C$ and $\tilde C$ are rows, and no conjugate is hidden in a product with them. The bilinear rule has $\bar A = (I - \frac{\Delta}{2} A)^{-1} (I + \frac{\Delta}{2} A)$ and $\bar B = (I - \frac{\Delta}{2} A)^{-1} \Delta B$.
 # Multiply $I - z\bar A$ by $I - \frac{\Delta}{2} A$ from the left:
@@ -153,7 +155,7 @@ print("checked: generating function, resolvent, half angles")
 #
 # Every column of $P Q^*$ is a multiple of $P$, so its rank is one, and $A$ is called **diagonal plus low rank** (DPLR). It has $N^2$ entries, but $3N$ numbers describe it.
 #
-# A matrix for the hand, which comes back several times in this chapter: $\Lambda = (-1, -2)$, $P = (1, 1)$, $Q = (1, 2i)$. Then $Q^* = (1, -2i)$, and
+# A matrix to work out by hand, which comes back several times in this chapter: $\Lambda = (-1, -2)$, $P = (1, 1)$, $Q = (1, 2i)$. Then $Q^* = (1, -2i)$, and
 #
 # $$ A = \begin{pmatrix} -1 & 0 \\ 0 & -2 \end{pmatrix} - \begin{pmatrix} 1 \\ 1 \end{pmatrix} \begin{pmatrix} 1 & -2i \end{pmatrix}
 # = \begin{pmatrix} -2 & 2i \\ -1 & -2 + 2i \end{pmatrix} . $$ (dplr-hand)
@@ -238,7 +240,7 @@ plotting.show(
 #
 # This is **Woodbury's identity** for rank one, also named after Sherman and Morrison. $R P$ is a column, $Q^* R$ is a row, and $1 + Q^* R P$ is a number. The conjugate in it is the one of $Q^*$. The price is one diagonal division and two sums.
 #
-# With the matrix for the hand, $\omega = 0$ and $b = (1, 0)$: $R = (1, \frac12)$, so $Q^* R P = 1 - 2i \cdot \frac12 = 1 - i$ and $w = 2 - i$. Further $Q^* R\, b = 1$, so $\eta = 1/(2 - i) = (2 + i)/5$, and
+# With the small matrix {eq}`dplr-hand`, $\omega = 0$ and $b = (1, 0)$: $R = (1, \frac12)$, so $Q^* R P = 1 - 2i \cdot \frac12 = 1 - i$ and $w = 2 - i$. Further $Q^* R\, b = 1$, so $\eta = 1/(2 - i) = (2 + i)/5$, and
 #
 # $$ v = R\,(b - P \eta) = \begin{pmatrix} 1 - \eta \\ -\eta/2 \end{pmatrix} = \begin{pmatrix} 0.6 - 0.2i \\ -0.2 - 0.1i \end{pmatrix} . $$
 #
@@ -366,7 +368,7 @@ print("w is zero at the four eigenvalues of A")
 # ````{admonition} Trap: Woodbury with mixed signs
 # :class: warning
 #
-# Three forms of $A^{-1}$ for $A = \Lambda - P Q^*$ that are met in print or in code, each next to the right one. The number is the first column, for the matrix for the hand. (The right one is $-v$ from above.)
+# Three forms of $A^{-1}$ for $A = \Lambda - P Q^*$ that are met in print or in code, each next to the right one. The number is the first column, for the small matrix {eq}`dplr-hand`. (The right one is $-v$ from above.)
 #
 # | form | first column |
 # |---|---|
@@ -483,15 +485,15 @@ assert abs(loop) < 0.5 and abs(rounds - 1 / (1 + loop)) < 1e-14
 # &= \frac{e^{i\theta/2}}{c}\; \Delta c \left[ \kappa(\tilde C, B) - \frac{ \Delta c\;\kappa(\tilde C, P)\; \kappa(Q^*, B) }{ 1 + \Delta c\;\kappa(Q^*, P) } \right] .
 # \end{aligned}$$
 #
-# One $c$ is divided by the other, and what is left has none below the line:
+# One $c$ is divided by the other, and what is left has none below the line. At the angle $\theta_j$ of a root,
 #
-# $$ \hat K(\theta) = \Delta\, e^{i\theta/2} \left[ \kappa(\tilde C, B) - \frac{ \Delta c\;\kappa(\tilde C, P)\, \kappa(Q^*, B) }{ 1 + \Delta c\;\kappa(Q^*, P) } \right] . $$ (dplr-kernel)
+# $$ \hat K(e^{-i\theta_j}) = \Delta\, e^{i\theta_j/2} \left[ \kappa(\tilde C, B) - \frac{ \Delta c\;\kappa(\tilde C, P)\, \kappa(Q^*, B) }{ 1 + \Delta c\;\kappa(Q^*, P) } \right] . $$ (dplr-kernel)
 #
-# **At $\theta = \pi$** we have $s = 1$, $c = 0$, so all $d_n = 2i$, and $e^{i\theta/2} = i$. The low-rank part is multiplied by $c$ and vanishes. What is left is
+# **At $\theta = \pi$**, a root for even $L$, we have $s = 1$, $c = 0$, so all $d_n = 2i$, and $e^{i\theta/2} = i$. The low-rank part is multiplied by $c$ and vanishes. What is left is
 #
-# $$ \hat K(\pi) = \Delta\, i \sum_n \frac{\tilde C_n B_n}{2i} = \frac{\Delta}{2} \sum_n \tilde C_n B_n . $$ (dplr-at-pi)
+# $$ \hat K(-1) = \Delta\, i \sum_n \frac{\tilde C_n B_n}{2i} = \frac{\Delta}{2} \sum_n \tilde C_n B_n . $$ (dplr-at-pi)
 #
-# Neither $\Lambda$ nor $P$ nor $Q$ is in it. At the highest frequency, where the input changes its sign at every step, the system has no time to do anything with what it hears.
+# Neither $\Lambda$ nor $P$ nor $Q$ is in it. (For odd $L$, $-1$ is no root, and the row there would be $C\,(I + \bar A^L)$.) At the highest frequency, where the input changes its sign at every step, the system has no time to do anything with what it hears.
 
 
 # %%
@@ -528,6 +530,11 @@ assert abs(row @ R @ column - step * c * (row * column / d).sum()) < 1e-13
 # Up to here $\Lambda, P, Q, B, \tilde C$ could be any complex numbers, and so could the kernel. Our systems are real: input, output and kernel are. In the coordinates of its modes a real system consists of conjugate pairs. With each mode $(\lambda_n, P_n, Q_n, B_n, \tilde C_n)$
 # it has the mode $(\overline{\lambda_n}, \overline{P_n}, \overline{Q_n}, \overline{B_n}, \overline{\tilde C_n})$. (Chapter 8 shows it for HiPPO.) So we store one of each pair, $N/2$ complex numbers for each letter.
 #
+# That $\tilde C$ comes in pairs follows if the other letters and $C$ do. Let the matrix $J$ swap each mode with its partner, so that $J J = I$. Pairs in $\Lambda$, $P$ and $Q$ say that $J A J$ is the conjugate of $A$. Sums, products and inverses inherit it, so $J \bar A J$ is the conjugate of $\bar A$, and
+# $J (I - \bar A^L) J$ is the conjugate of $I - \bar A^L$. Pairs in $C$ say $\overline{C} = C J$. Together (here the long bar is a conjugate)
+#
+# $$ \overline{\tilde C} = \overline{C}\; \overline{(I - \bar A^L)} = C J\; J (I - \bar A^L) J = \tilde C J . $$ (dplr-tilde-pairs)
+#
 # The partner has the same $2is$ in its denominator, since the frequency is the same. Only $\lambda_n$ is conjugated there. So a sum over the full state is
 #
 # $$ \kappa(a, b) = \sum_{n < N/2} \left[ \frac{a_n b_n}{2is - \Delta c\,\lambda_n} + \frac{\overline{a_n b_n}}{2is - \Delta c\,\overline{\lambda_n}} \right], $$ (dplr-pairs)
@@ -542,6 +549,15 @@ for row in (a, a.conj()):  # once like C~, once like Q*
     pairs = pair_sum(row * b, modes, jnp.asarray(step), angles)
     assert relative(pairs, (full(row) * full(b) / d).sum(-1)) < 1e-12
 
+J = np.roll(np.eye(6), 3, axis=0)  # swaps each mode with its partner
+A_pairs = dense(full(modes), full(a), full(b))
+Ab_pairs, _ = bilinear(A_pairs, full(b), step)
+factor = np.eye(6) - power(Ab_pairs, 5)
+row = full(a) @ factor  # C~ for C = full(a)
+assert relative(J @ Ab_pairs @ J, Ab_pairs.conj()) < 1e-12
+assert relative(J @ factor @ J, factor.conj()) < 1e-12
+assert relative(row @ J, row.conj()) < 1e-12
+
 # %% [markdown]
 # Since $K$ is real, half of the frequencies are enough too. Conjugate the definition: $\overline{\hat K(z)} = \sum_l K_l\, \bar z^{\,l} = \hat K(\bar z)$, and the conjugate of $z_j$ is $z_{L-j}$. So the values at $j = 0, \dots, \lfloor L/2 \rfloor$ determine the others. `irfft` is the inverse transform that
 # knows this. It must be told $L$: from the number of values alone it cannot tell an even $L$ from the odd one after it.
@@ -551,10 +567,11 @@ for row in (a, a.conj()):  # once like C~, once like Q*
 
 # %%
 def kernel_dplr(Lambda, P, Q, B, C_tilde, step, L):
-    """K_hat(theta) = step e^{i theta/2} [k(C~, B)
+    """K_hat(e^{-i theta_j}) = step e^{i theta_j/2} [k(C~, B)
          - step c k(C~, P) k(Q*, B) / (1 + step c k(Q*, P))],
     each k(a, b) over the full state; K is its inverse FFT.
     Lambda, P, Q, B, C_tilde: (..., N/2), step: (...)  ->  K: (..., L)"""
+    step = jnp.asarray(step)
     theta = 2 * jnp.pi * jnp.arange(L // 2 + 1) / L
     kappa = lambda a, b: pair_sum(a * b, Lambda, step, theta)
     step_c = step[..., None] * jnp.cos(theta / 2)  # (..., L//2 + 1)
@@ -706,7 +723,7 @@ assert relative(jnp.fft.irfft(K_hat, n=L), wanted) < 1e-12
 # | diagonal: one sum | $L N$ | 65 536 |
 # | diagonal plus rank one: four sums | $4 L N$ | 262 144 |
 #
-# The inverse FFT, about $L \log_2 L$ or ten thousand, is small beside each of them. Half of the frequencies halve the last two rows alike. So one more rank costs a factor of four. Against the powers we gain $N/4$, and the $L$ frequencies do not wait for each other.
+# All frequencies, full state, orders of magnitude: $N^3$ stands for $N^3/3$ complex products. Chapter 5 counted real ones: 358 million. The inverse FFT, about $L \log_2 L$ or ten thousand, is small beside each of them. Half of the frequencies halve the last two rows alike. So one more rank costs a factor of four. Against the powers we gain $N/4$, and the $L$ frequencies do not wait for each other.
 
 # %%
 N, L = 64, 1024
@@ -714,6 +731,7 @@ counts = L * N**2, L * N**3, L * N, 4 * L * N
 print(*(f"{count:,}" for count in counts), sep=", ")
 print(f"and {L * np.log2(L):,.0f} for the FFT")
 assert counts == (4_194_304, 268_435_456, 65_536, 262_144)
+assert round(4 * L * N**3 / 3 / 1e6) == 358  # as chapter 5 counts
 
 # %% [markdown]
 # The clock agrees in kind. (It counts divisions, memory and this machine too, so expect no exact factor of four: the divisions, which are the same for all four sums, can be shared.)
@@ -829,7 +847,7 @@ assert not any(name in ("none", "all five conjugated") for name, _ in seen)
 # ````{admonition} Trap: signs and conjugates that are printed wrong
 # :class: warning
 #
-# Each line changes one thing. The number is the error of the kernel over its largest value, on the random untied system of the trap above with $L = 33$. As derived, it is below $10^{-12}$.
+# Each line changes one thing. The number is the error of the kernel over its largest value, on the random untied system of the trap about halves that are multiplied, with $L = 33$. As derived, it is below $10^{-12}$.
 #
 # | slip | instead of | off by |
 # |---|---|---|
@@ -906,7 +924,7 @@ np.testing.assert_allclose(list(sizes.values()), box, rtol=0, atol=0.005)
 #
 # Training needs derivatives of $K$ with respect to everything but $L$. At $z = -1$ the usual form is an infinite factor times sums that are zero, and one number that is not a number (NaN) spoils the whole kernel. In code one rarely sees it, since $e^{-i\pi}$ is rounded and misses $-1$ by about $10^{-16}$. Set it exactly, and look at both forms at an even $L$.
 #
-# `jax.grad` returns the derivative of a function that returns one number. For a complex argument the convention is that a small change $dx$ changes the function by $\operatorname{Re} \sum_n g_n\, dx_n$, where $g$ is what `jax.grad` returns ([the primer](00_primer.ipynb) has a section on it). We test it with small steps in a random direction.
+# `jax.grad` returns the derivative of a function that returns one number. For a complex argument the convention is that a small change $dx$ changes the function by $\operatorname{Re} \sum_n G_n\, dx_n$, where $G$ is what `jax.grad` returns ([the primer](00_primer.ipynb) has a section on it). We test it with small steps in a random direction.
 
 # %%
 L, step = 16, jnp.asarray(0.1)
@@ -929,16 +947,16 @@ def loss_usual(parameters):
 
 
 gradient = jax.jit(jax.grad(loss))(parameters)
-assert all(np.isfinite(g).all() for g in gradient)
+assert all(np.isfinite(G).all() for G in gradient)
 gradient_usual = jax.jit(jax.grad(loss_usual))(parameters)
-assert all(np.isnan(g).all() for g in gradient_usual)
+assert all(np.isnan(G).all() for G in gradient_usual)
 assert 0 < abs(np.exp(-1j * np.pi) + 1) < 1e-15
 
 change = [draw(4) for _ in parameters]
 move = lambda t: [x + t * dx for x, dx in zip(parameters, change)]
 moved = jax.jit(lambda t: loss(move(t)))
 difference = (moved(1e-6) - moved(-1e-6)) / 2e-6
-predicted = sum((g * dx).sum().real for g, dx in zip(gradient, change))
+predicted = sum((G * dx).sum().real for G, dx in zip(gradient, change))
 assert abs(predicted - difference) < 1e-6 * abs(difference)
 print("half-angle form: finite, and right; usual form, exact roots: NaN")
 
@@ -955,7 +973,7 @@ print("half-angle form: finite, and right; usual form, exact roots: NaN")
 #
 # The first term is an average of the $\operatorname{Re} \lambda_n$, with weights that add up to 1. The second only takes away. So if every $\operatorname{Re} \lambda_n < 0$, every $\operatorname{Re} \lambda < 0$: **a tied system is stable, whatever $P$ is.**
 #
-# With a free $Q$, $A + A^* = 2 \operatorname{Re}\Lambda - P Q^* - Q P^*$, and the last two terms can have either sign. Draw 300 systems of each kind, with $\operatorname{Re} \lambda_n = -\frac12$ as HiPPO has it, and count:
+# With a free $Q$, $A + A^* = 2 \operatorname{Re}\Lambda - P Q^* - Q P^*$, and the last two terms can have either sign. Draw 300 systems of each kind, with $\operatorname{Re} \lambda_n = -\frac12$ as HiPPO's $\Lambda$ will have it in chapter 8 (its $A$ has the eigenvalues $-1, \dots, -N$), and count:
 
 # %%
 rng = np.random.default_rng(2)
@@ -1008,11 +1026,11 @@ plotting.show(
 )
 
 # %% [markdown]
-# The kernel $\hat K$ has its poles at these eigenvalues, mapped to the $z$-plane as in chapter 6; a pole that crosses the line is a kernel that grows. This is why an S4 layer keeps $Q = P$ and the real parts negative, whatever it learns. The free $Q$ has served the derivation, and the tests.
+# The endless $\hat K_\infty$ has its poles at these eigenvalues, mapped to the $z$-plane as in chapter 6; if one crosses the circle, the kernel grows. This is why an S4 layer keeps $Q = P$ and the real parts negative, whatever it learns. The free $Q$ has served the derivation, and the tests.
 #
 # ## What we have, and what is missing
 #
-# We have the kernel of S4 as a function of twelve lines. A matrix that is diagonal up to one rank costs four sums where a diagonal one costs one. It has no pole, finite gradients, agrees with the recurrence to $10^{-12}$ at every length that we tried, and we know which mistakes our tests would see.
+# We have the kernel of S4 as a function of a dozen lines. A matrix that is diagonal up to one rank costs four sums where a diagonal one costs one. It has no pole, finite gradients, agrees with the recurrence to $10^{-12}$ at every length that we tried, and we know which mistakes our tests would see.
 #
 # What is missing is the matrix. HiPPO, as chapter 3 left it, is lower triangular. It does not look like a diagonal plus a column times a row, and the natural attempt to diagonalise it fails in floating point, badly. [Chapter 8](08_nplr.ipynb) shows how it fails, and finds $\Lambda$ and $P$ another way. Also missing is the way back to a
 # recurrence: $\tilde C$ has to become $C$ again, and $\bar A$ should be applied without a dense matrix. Woodbury's identity will do that too, in [chapter 9](09_recurrence.ipynb).
@@ -1034,7 +1052,7 @@ plotting.show(
 #
 # $$ (\omega - A)^{-1} = R - R P\, (I_2 + Q^* R P)^{-1}\, Q^* R . $$
 #
-# The kernel needs $\tilde C R B$ (one sum), $\tilde C R P$ (two), $Q^* R B$ (two) and $Q^* R P$ (four): nine, or $(1 + r)^2$ for rank $r$, and a solve of size $r$ at each frequency. The only conjugate is that in $Q^*$.
+# The kernel needs $\tilde C R B$ (one sum), $\tilde C R P$ (two), $Q^* R B$ (two) and $Q^* R P$ (four): nine, or for any rank the square of one more than it, and a solve of the size of the rank at each frequency. The only conjugate is that in $Q^*$.
 
 # %%
 N = 4
@@ -1053,7 +1071,7 @@ assert np.abs(R - R @ P @ middle @ Q_star @ R - resolvent).max() < 1e-12
 # ````{exercise} Eigenvalues from one equation
 # :label: dplr-poles
 #
-# Use the determinant lemma to find the eigenvalues of the matrix for the hand, $\Lambda = (-1, -2)$, $P = (1, 1)$, $Q = (1, 2i)$, with a quadratic equation. Then show for any $N$ that the eigenvalues of $\Lambda - P Q^*$ have the sum $\sum_n \lambda_n - Q^* P$.
+# Use the determinant lemma to find the eigenvalues of the small matrix {eq}`dplr-hand`, $\Lambda = (-1, -2)$, $P = (1, 1)$, $Q = (1, 2i)$, with a quadratic equation. Then show for any $N$ that the eigenvalues of $\Lambda - P Q^*$ have the sum $\sum_n \lambda_n - Q^* P$.
 # ````
 
 # %% [markdown]

@@ -14,7 +14,8 @@
 # **HiPPO has $N$ different eigenvalues. Why not diagonalise it and be done?**
 #
 # [Chapter 7](07_dplr.ipynb) found a fast kernel for matrices of the form $A = \Lambda - P Q^*$, a diagonal minus a column times a row. The matrix that we
-# want to run is HiPPO, [chapter 3](03_hippo.ipynb). It is full below its diagonal. This chapter brings the two together, and begins with the road that
+# want to run is HiPPO, [chapter 3](03_hippo.ipynb). It is full below its diagonal:
+# $A_{nm} = -\sqrt{(2n+1)(2m+1)}$ for $n > m$, $-(n+1)$ for $n = m$ and $0$ for $n < m$; the input column is $B_n = \sqrt{2n+1}$. This chapter brings the two together, and begins with the road that
 # one would take first, to see where it ends.
 
 # %% tags=["setup", "hide-input", "nbval-ignore-output"]
@@ -74,7 +75,7 @@ def legs(N):
 # ## The same system in other coordinates
 #
 # The state is hidden. Nobody outside sees $x$, only $u$ and $y$. So we may describe the state by other numbers, as long as the old ones can be
-# had back. Let $E$ be any invertible matrix and write
+# recovered. Let $E$ be any invertible matrix and write
 #
 # $$ x = E\, x_E, \qquad x_E = E^{-1} x . $$
 #
@@ -306,6 +307,7 @@ assert (
 )
 lost = sizes[low * 2.0**-53 > 1][0]
 print(f"rounding times condition number is above one from N = {lost} on")
+assert condition_bounds(64)[0] > 1e40
 print(f"N = 64: at least 10^{int(log10(condition_bounds(64)[0]))}")
 
 # %%
@@ -647,7 +649,7 @@ np.testing.assert_allclose(real_parts, 0.5, rtol=0, atol=1e-12)
 # :class: warning
 #
 # `eigh` does not check its argument. NumPy's reads the lower triangle and the real part of the diagonal, and takes the rest for granted. If the $-\frac12$ is left in, as in `eigh(-1j * M)` with $M = -\frac12 I + S$, then the matrix
-# is not Hermitian: it has $\frac i2$ all along its diagonal. NumPy does not see it and returns $\mu$, and who takes $i\mu$ for the eigenvalue has lost the damping. For $N = 64$ the matrix that they give back is off by
+# is not Hermitian: it has $\frac i2$ all along its diagonal. NumPy does not see it and returns $\mu$, and whoever takes $i\mu$ for the eigenvalue has lost the damping. For $N = 64$ the matrix that they give back is off by
 # 0.5. If the $-i$ is forgotten and $M$ itself is given, the result is nonsense: for $N = 8$, NumPy gives $-27.3$ as first eigenvalue, JAX's version (which averages $M$ and $M^*$ before) gives
 # $-\frac12$ for all eight. Neither says a word.
 # ````
@@ -735,6 +737,8 @@ print(
     f"off by {np.abs(back - A).max():.2f}, "
     f"largest entry {np.abs(A).max():.1f}"
 )
+assert abs(np.abs(back - A).max() - 0.97) < 0.005
+assert abs(np.abs(A).max() - 7.9) < 0.05
 try:
     hippo.dplr_legs(5)
 except ValueError as error:
@@ -764,15 +768,15 @@ else:
 # Everything is doubled. The lower half of $P_U$ is $V^\top P$, which is the conjugate of $V^* P$ as $P$ is real; the same for $B$, and $C \bar V$ is the conjugate of $C V$ if $C$ is real. So with the subscript $V$ for the upper half,
 #
 # $$ \begin{aligned}
-# P_U &= \begin{pmatrix} P_V \\ \bar P_V \end{pmatrix}, &\quad P_V &= V^* P, \\
-# B_U &= \begin{pmatrix} B_V \\ \bar B_V \end{pmatrix}, &\quad B_V &= V^* B, \\
-# C_U &= \big( C_V, \bar C_V \big), &\quad C_V &= C\, V .
+# P_U &= \begin{pmatrix} P_V \\ \overline{P_V} \end{pmatrix}, &\quad P_V &= V^* P, \\
+# B_U &= \begin{pmatrix} B_V \\ \overline{B_V} \end{pmatrix}, &\quad B_V &= V^* B, \\
+# C_U &= \big( C_V, \overline{C_V} \big), &\quad C_V &= C\, V .
 # \end{aligned} $$ (nplr-halves)
 #
-# (All bars here are conjugates. The discrete $\bar B$ does not occur.) One more gift: $B_n = \sqrt{2n+1} = \sqrt2\, P_n$, so $B_V = \sqrt2\, P_V$.
+# (Here the bar is a conjugate. The discrete $\bar B$ does not occur.) One more gift: $B_n = \sqrt{2n+1} = \sqrt2\, P_n$, so $B_V = \sqrt2\, P_V$.
 #
 # One freedom is left. An eigenvector of length one may be multiplied by any $e^{i\varphi}$. Then $P_V$ and $B_V$ (with the star) get the factor $e^{-i\varphi}$ in that place, and $C_V$ gets $e^{i\varphi}$. What chapter 7's kernel contains are
-# the products $C_n B_n$, $C_n P_n$, $\bar P_n B_n$ and $\bar P_n P_n$, and in each the phases cancel. So we may choose, and choose $P_V > 0$: multiply each column of $V$ by the phase of its $P$. That needs
+# the products $C_n B_n$, $C_n P_n$, $\overline{P_n} B_n$ and $\overline{P_n} P_n$, and in each the phases cancel. So we may choose, and choose $P_V > 0$: multiply each column of $V$ by the phase of its $P$. That needs
 # $P_V \ne 0$ in every place. *Proof.* If $v^* P = 0$ for an eigenvector $v$, then its conjugate $P^\top v = 0$ too, and $A v = (-\frac12 I + S - P P^\top) v = (-\frac12 + i\mu)\, v$. But the eigenvalues of $A$ are $-1, \dots, -N$, which are real, and $\mu \neq 0$.
 #
 # For $N = 2$ by hand: $S = \frac{\sqrt3}{2} \begin{pmatrix} 0 & 1 \\ -1 & 0 \end{pmatrix}$. For $v = \frac{1}{\sqrt2} (1, i)$ we find $S v = \frac{i\sqrt3}{2} v$, so $\lambda = -\frac12 + \frac{\sqrt3}{2} i$. And
@@ -960,6 +964,12 @@ three[2].set_xlabel(r"how long ago: the age $\tau$")
 for mode in (1, 4):
     difference = np.abs((answers - damped).imag[:, mode]).max()
     assert difference < 0.05 * np.abs(damped.imag[:, mode]).max()
+follows = tau <= 2  # the fastest one, against its envelope
+envelope = np.abs(damped[:, 12])
+difference = np.abs((answers - damped).imag[:, 12])
+assert np.all(difference[follows] < 0.2 * envelope[follows])
+late = tau >= 4
+assert np.all(np.abs(answers.imag[late, 12]) < 0.2 * envelope[late])
 plotting.show(
     figure,
     "The answers of three modes to an impulse, N = 64, with imaginary "
@@ -977,11 +987,11 @@ plotting.show(
 #
 # In the new coordinates the state has $N$ complex numbers, twice as much to store as before. But half of them say nothing new. Let $u$, $x$ and $C$ be real. Then
 #
-# $$ x_U = U^* x = \begin{pmatrix} V^* x \\ V^\top x \end{pmatrix} = \begin{pmatrix} x_V \\ \bar x_V \end{pmatrix}, \qquad x_V = V^* x, $$ (nplr-half-state)
+# $$ x_U = U^* x = \begin{pmatrix} V^* x \\ V^\top x \end{pmatrix} = \begin{pmatrix} x_V \\ \overline{x_V} \end{pmatrix}, \qquad x_V = V^* x, $$ (nplr-half-state)
 #
-# as the conjugate of $V^* x$ is $V^\top \bar x = V^\top x$. The output needs $x_V$ alone,
+# as the conjugate of $V^* x$ is $V^\top \bar x = V^\top x$. (Here the bar is a conjugate.) The output needs $x_V$ alone,
 #
-# $$ y = C_U\, x_U = C_V\, x_V + \bar C_V\, \bar x_V = 2 \operatorname{Re}(C_V\, x_V), $$
+# $$ y = C_U\, x_U = C_V\, x_V + \overline{C_V}\, \overline{x_V} = 2 \operatorname{Re}(C_V\, x_V), $$
 #
 # because a number plus its conjugate is twice its real part. The same goes for $P_U^* x_U = 2 \operatorname{Re}(P_V^* x_V)$: one real number, with one conjugate, that of $P$. So the upper half of $x_U' = \Lambda_U x_U - P_U P_U^* x_U + B_U u$ is
 #
@@ -1014,7 +1024,7 @@ without_partner = Lambda * x_V - P_V * (P_V.conj() @ x_V) + B_V * u
 assert np.abs(without_partner - direct).max() > 0.01 * np.abs(direct).max()
 
 # %% [markdown]
-# (In *time* a pair is twice a real part. In *frequency* it is not, as chapter 6 shows: there a mode and its partner share the same denominator's $2is$, and each of the four sums must be completed with the partners before they are multiplied.)
+# (In *time* a pair is twice a real part. In *frequency* it is not, as chapter 6 shows: there a mode and its partner share the same $2is$ in their denominators, and each of the four sums must be completed with the partners before they are multiplied.)
 #
 # ## The kernel of HiPPO, at last
 #
@@ -1047,7 +1057,7 @@ print(
 )
 
 # %% [markdown]
-# Four million products in a chain of 1024 dependent steps became 131 thousand quotients that can all be computed at the same time, and one FFT. The count fell by the factor $N/2$, since $L N^2$ became $4 \cdot \frac L2 \cdot N$. (A complex quotient costs several
+# Four million products in a chain of 1024 dependent steps became 131 thousand quotients that can all be computed at the same time, and one FFT. The count fell by the factor $N/2$, since $L N^2$ became $4 \cdot \frac L2 \cdot N$ (chapter 7's gain of $N/4$, doubled by half the frequencies). (A complex quotient costs several
 # real products; it is the order in $N$ that has changed.) The coordinates are computed once, when a layer is made, and never again.
 #
 # ## It cannot explode
