@@ -896,7 +896,7 @@ for step in (0.03, 3e-3, 3e-4, 1e-5):
 assert relative > 1e-4
 
 # %% [markdown]
-# The errors stay below their bound, by less than a factor of ten. In float64 all of this is $2^{29}$ times smaller, which is why this chapter runs in it. Chapter 6 finds a form of the resolvent that never subtracts two nearly equal numbers, and chapter 9 measures every step in float32.
+# The errors stay below their bound, by less than a factor of ten. In float64 all of this is $2^{29}$ times smaller, which is why this chapter runs in it. Chapter 6 finds a form of the resolvent that computes neither $1 - z$ nor $1 + z$ as a difference, and chapter 9 measures every step in float32.
 #
 # ## What we have, and what is missing
 #

@@ -905,7 +905,7 @@ np.testing.assert_allclose(list(sizes.values()), box, rtol=0, atol=0.005)
 # %% [markdown]
 # Line 4 of algorithm 1 in the S4 paper, which calls itself a sketch, has the roots with a plus. Its lemma C.2 has them with a minus, as here. With the plus, the FFT's inverse returns the kernel turned round in time, $K_0, K_{L-1}, \dots, K_1$, because $\hat K(\bar z)$ is the conjugate of $\hat K(z)$. The cell asserts it.
 #
-# The rest is a matter of convention, and can be translated line by line. The paper writes the output as $C^* x$ with a column $C$; ours is a row without a conjugate, so our $C$ is the paper's $C^*$, and our $\tilde C = C(I - \bar A^L)$ is its $\tilde C^*$. In algorithm 1 the letter $\omega$ is our $z$.
+# The rest is a matter of convention, and can be translated line by line. The paper's appendix C.3 writes the output as $C^* x$ with a column $C$; ours is a row without a conjugate, so our $C$ is the paper's $C^*$, and our $\tilde C = C(I - \bar A^L)$ is its $\tilde C^*$. In algorithm 1 the letter $\omega$ is our $z$.
 #
 # | step | here | in the S4 paper, appendix C.3 where not said otherwise |
 # |---|---|---|
@@ -963,7 +963,7 @@ print("half-angle form: finite, and right; usual form, exact roots: NaN")
 # %% [markdown]
 # ## Is it stable?
 #
-# We asked for eigenvalues of $A$ with negative real parts. For a diagonal $A$ they are the $\lambda_n$. Once $P Q^*$ is subtracted, they are somewhere else: at the zeros of $1 + Q^* R P$. Where do they go?
+# We asked for eigenvalues of $A$ with negative real parts. For a diagonal $A$ they are the $\lambda_n$. Once $P Q^*$ is subtracted, they are in general somewhere else: at the zeros of $1 + Q^* R P$. Where do they go?
 #
 # If the system is tied, $Q = P$, the answer is short. Take an eigenvector $v$ of length 1, $A v = \lambda v$ (here $v^* v = 1$; the star is the conjugate transpose throughout). Then $v^* A v = \lambda$ and $v^* A^* v = \bar\lambda$. Add the two, and divide by 2:
 #
@@ -1115,7 +1115,7 @@ print("eigenvalues:", ", ".join(f"{root:.2f}" for root in roots))
 # :class: dropdown
 # ````
 # $P$ enters through the second term alone. Tied, this term is $\Delta c\,\kappa(\tilde C, P)\,\kappa(P^*, B)$ over $1 + \Delta c\,\kappa(P^*, P)$: with $P = t\,p$ its top has the factor $t^2$, so its derivative at $t = 0$ is 0. Gradient descent never moves $P$ from zero. Start anywhere else. Untied, the top has the factor $t$ and
-# the derivative is $-\Delta^2 e^{i\theta/2} c\,\kappa(\tilde C, p)\,\kappa(Q^*, B)$ at each frequency, which is not zero.
+# the derivative is $-\Delta^2 e^{i\theta/2} c\,\kappa(\tilde C, p)\,\kappa(Q^*, B)$ at each frequency, which in general is not zero (except at $\theta = \pi$).
 
 # %%
 L, step = 16, jnp.asarray(0.1)

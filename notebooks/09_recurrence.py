@@ -797,7 +797,7 @@ print("as next to -1, each value measured by its own size")
 # %% [markdown]
 # The half-angle form has $2 i \sin(\theta/2)$ in the place of $1 - z$: a small number that is computed as such, with all its digits.
 #
-# What a layer should take from this: the kernel in the half-angle form; the conversion once, in float64; and of the two steps, for long sequences, the one that adds a change. (The package's `discretize_dplr` takes that one.)
+# The table is for steps of $1/L$, where the poles stand near $z = 1$; chapter 6 says what changes with long steps. What a layer should take from it: the kernel in the half-angle form; the conversion once, in float64; and of the two steps, for long sequences, the one that adds a change. (The package's `discretize_dplr` takes that one.)
 #
 # ## Another sampling rate
 #
