@@ -20,7 +20,7 @@ cell, installed, colab, missing = json.loads(sys.argv[1])
 asked = []
 class Hidden:
     def find_spec(self, name, path=None, target=None):
-        if name in missing or (name == "annotated_s4" and not installed and not any("clone" in entry for entry in sys.path)):
+        if name in missing or (name == "annotated_s4" and not installed and not any("clone-of-this-test" in entry for entry in sys.path)):
             raise ModuleNotFoundError(name, name=name)
 real = importlib.util.find_spec
 def find_spec(name, package=None):
@@ -61,7 +61,7 @@ def test_after_installation_from_any_folder(tmp_path):
 
 @pytest.mark.parametrize("where", [".", "notebooks", "book/deeper"])
 def test_in_a_clone_from_any_of_its_folders(tmp_path, where):
-    clone = tmp_path / "clone"
+    clone = tmp_path / "clone-of-this-test"
     (clone / where).mkdir(parents=True)
     (clone / "annotated_s4").symlink_to(ROOT / "annotated_s4")
     output, asked = run(clone / where, installed=False)
