@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from numpy.polynomial import legendre
 
-from annotated_s4.hippo import hippo_legs, legs_basis, project_legs
+from annotated_s4.hippo import dplr_legs, hippo_legs, legs_basis, nplr_legs, project_legs
+from tests.systems import dense_A, full
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,35 @@ def test_the_differential_equation_is_what_project_legs_solves():
         np.testing.assert_allclose(x[k], solution.y[:, -1], rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("call", [lambda: hippo_legs(0), lambda: legs_basis(0, np.ones(1)), lambda: project_legs(jnp.ones(3), 0)])
+def test_hippo_is_normal_plus_rank_one():
+    """S + S^T = -I: what is left without its -1/2 I is skew, so it is normal."""
+    A, B, P = (np.asarray(x) for x in nplr_legs(16))
+    np.testing.assert_allclose(P, np.sqrt(np.arange(16) + 0.5), rtol=1e-15)
+    S = A + np.outer(P, P)
+    np.testing.assert_allclose(S + S.T, -np.eye(16), rtol=0, atol=1e-13)
+    np.testing.assert_array_equal((A, B)[1], hippo_legs(16)[1])
+
+
+@pytest.mark.parametrize("N", [2, 4, 8, 32, 64])
+def test_the_diagonalised_form_is_hippo(N):
+    Lambda, P, B, V = (np.asarray(x) for x in dplr_legs(N))
+    A, B_real = (np.asarray(x) for x in hippo_legs(N))
+    U = np.concatenate([V, V.conj()], axis=1)
+    assert Lambda.shape == P.shape == B.shape == (N // 2,) and V.shape == (N, N // 2)
+    assert np.all(Lambda.real == -0.5) and np.all(Lambda.imag > 0)
+    np.testing.assert_allclose(U.conj().T @ U, np.eye(N), rtol=0, atol=2e-13)
+    np.testing.assert_allclose(U @ dense_A(Lambda, P, P) @ U.conj().T, A, rtol=0, atol=1e-13 * np.abs(A).max())
+    np.testing.assert_allclose(U @ full(B), B_real, rtol=0, atol=1e-12)
+    assert np.all(P.imag == 0) and np.all(P.real > 0), "the phase that makes the answer unique"
+
+
+@pytest.mark.parametrize("N", [1, 3, 63])
+def test_an_odd_size_is_refused(N):
+    with pytest.raises(ValueError, match=f"N must be even.*{N}"):
+        dplr_legs(N)
+
+
+@pytest.mark.parametrize("call", [lambda: dplr_legs(0), lambda: nplr_legs(0), lambda: hippo_legs(0), lambda: legs_basis(0, np.ones(1)), lambda: project_legs(jnp.ones(3), 0)])
 def test_a_size_below_one_is_named(call):
     with pytest.raises(ValueError, match="at least 1.*0"):
         call()
