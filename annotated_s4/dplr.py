@@ -109,13 +109,9 @@ class DiscreteDPLR:
 
     def step(self, x: Complex[Array, "*leading modes"], u: Float[Array, "*leading"]) -> Complex[Array, "*leading modes"]:
         """Ab x + Bb u = x + (2/step - A)^-1 2 (A x + B u). Leading axes of x and u are those of the parameters; `jax.vmap` adds others."""
-        slope = self.Lambda * x - self.P * self._project(x)[..., None] + self.B * u[..., None]
+        slope = self.Lambda * x - self.P * _project(self.Q, x)[..., None] + self.B * u[..., None]
         v = self.R * (2 * slope)
-        return x + v - self.R * self.P * (self.correction * self._project(v))[..., None]
-
-    def _project(self, x):
-        """Q* x over the full state: each mode and its partner are conjugates of each other, so the sum is real."""
-        return 2 * (self.Q.conj() * x).sum(-1).real
+        return x + v - self.R * self.P * (self.correction * _project(self.Q, v))[..., None]
 
 
 def discretize_dplr(
@@ -139,8 +135,13 @@ def discretize_dplr(
     step, Lambda, P, Q, B = _at_the_door(step, Lambda=Lambda, P=P, Q=Q, B=B)
     rate = 2 / step[..., None]
     R = 1 / (rate - Lambda)
-    correction = 1 / (1 + 2 * (Q.conj() * R * P).sum(-1).real)
+    correction = 1 / (1 + _project(Q, R * P))
     return DiscreteDPLR(Lambda, R, P, Q, B, correction)
+
+
+def _project(Q, x):
+    """Q* x over the full state: each mode and its partner are conjugates of each other, so the sum is real."""
+    return 2 * (Q.conj() * x).sum(-1).real
 
 
 def _at_the_door(step, **parameters):

@@ -29,10 +29,10 @@ class SSM(nnx.Module):
     Args:
         d_model: H, the number of features.
         ssm_n: N, the size of each feature's state.
-        l_max: the longest input; the step is counted in units in which the longest input lasts l_max steps.
+        l_max: the longest input.
         rngs: where the initial steps and C are drawn from.
         system: N -> A (N, N), B (N,), the memory to start with.
-        step_range: the steps of the features are drawn between these two, evenly on a logarithmic scale.
+        step_range: the steps of the features are drawn between these two, in the time unit of A, evenly on a logarithmic scale.
         param_dtype: the type of all parameters.
 
     Raises:

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "annotated_s4"
 MODULES = ("hippo", "generating", "cauchy", "dplr")  # each imports only from those before it
 # Functions without annotations: which of their arguments are complex.
 SYSTEM = {"Lambda", "P", "Q", "B", "C_tilde"}
-UNANNOTATED = {"_kernel_dense": SYSTEM, "_kernel_textbook": SYSTEM, "_convert": {"row", "Lambda", "P", "Q"}, "_project": {"x"}}
+UNANNOTATED = {"_kernel_dense": SYSTEM, "_kernel_textbook": SYSTEM, "_convert": {"row", "Lambda", "P", "Q"}, "_project": {"Q", "x"}}
 L, STEP = 6, 0.1
 
 

@@ -51,15 +51,22 @@ def test_any_shape(N, L, position, seed, tied):
         jax.config.update("jax_enable_x64", False)
 
 
+def legs_in_double_precision(N):
+    """Lambda, P and B of HiPPO-LegS for the oracle of a test that itself runs in single precision."""
+    jax.config.update("jax_enable_x64", True)
+    try:
+        return [np.asarray(x) for x in dplr_legs(N)[:3]]
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
 @pytest.mark.parametrize("L", [16, 256, 1023, 1024, 4096])
 @pytest.mark.parametrize("N", [4, 64])
 def test_single_precision(L, N):
     """Given C_tilde, below 1e-5 of the largest value (the conversion from C is another matter: chapter 9)."""
     for system in (random_dplr(N, L), None):
         if system is None:
-            jax.config.update("jax_enable_x64", True)
-            Lambda, P, B, _ = (np.asarray(x) for x in dplr_legs(N))
-            jax.config.update("jax_enable_x64", False)
+            Lambda, P, B = legs_in_double_precision(N)
             system = (Lambda, P, P, B, np.random.default_rng(L).normal(size=N // 2) + 0j)
         step = 1 / L
         expected = dense_kernel(*system, step, L)
@@ -196,9 +203,7 @@ def test_kernel_and_recurrence_agree_in_single_precision():
 
 def test_a_short_step_keeps_its_digits_in_single_precision():
     """HiPPO-LegS over 16384 steps of 1/16384: below 1e-5, where Ab x + Bb u, rounded, is above."""
-    jax.config.update("jax_enable_x64", True)
-    Lambda, P, B, _ = (np.asarray(x) for x in dplr_legs(16))
-    jax.config.update("jax_enable_x64", False)
+    Lambda, P, B = legs_in_double_precision(16)
     L = 16384
     system = (Lambda, P, P, B, np.random.default_rng(0).normal(size=8) + 0j)
     expected = dense_kernel(*system, 1 / L, L)
