@@ -14,6 +14,7 @@ from jaxtyping import Array, Complex, Float
 
 from annotated_s4.cauchy import cauchy_textbook, pair_sum
 from annotated_s4.generating import roots_of_unity
+from annotated_s4.ssm import broadcast_modes
 
 Method = Literal["auto", "dense", "textbook"]
 
@@ -53,7 +54,7 @@ def kernel_dplr(
         raise ValueError(f"method is one of {', '.join(get_args(Method))}, but {method!r} was given")
     if L < 1:
         raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
-    step, *system = _at_the_door(step, Lambda=Lambda, P=P, Q=Q, B=B, C_tilde=C_tilde)
+    step, *system = broadcast_modes(step, Lambda=Lambda, P=P, Q=Q, B=B, C_tilde=C_tilde)
     return (_kernel_textbook if method == "textbook" else _kernel_dense)(*system, step, L)
 
 
@@ -132,7 +133,7 @@ def discretize_dplr(
 
     Source: Gu, Goel, Re (2022), appendix C.2; chapter 9.
     """
-    step, Lambda, P, Q, B = _at_the_door(step, Lambda=Lambda, P=P, Q=Q, B=B)
+    step, Lambda, P, Q, B = broadcast_modes(step, Lambda=Lambda, P=P, Q=Q, B=B)
     rate = 2 / step[..., None]
     R = 1 / (rate - Lambda)
     correction = 1 / (1 + _project(Q, R * P))
@@ -142,15 +143,3 @@ def discretize_dplr(
 def _project(Q, x):
     """Q* x over the full state: each mode and its partner are conjugates of each other, so the sum is real."""
     return 2 * (Q.conj() * x).sum(-1).real
-
-
-def _at_the_door(step, **parameters):
-    """The step and the parameters, checked and broadcast to common leading axes."""
-    shapes = {name: x.shape for name, x in parameters.items()}
-    if len({shape[-1:] for shape in shapes.values()}) != 1 or () in shapes.values():
-        raise ValueError(f"each parameter has one number for each mode on its last axis, but the shapes are {shapes}")
-    if not isinstance(step, jax.core.Tracer) and not bool(jnp.all(jnp.asarray(step) > 0)):
-        raise ValueError(f"step is a time and must be positive, but it is {step}")
-    step = jnp.asarray(step, parameters["Lambda"].real.dtype)
-    leading = jnp.broadcast_shapes(step.shape, *(shape[:-1] for shape in shapes.values()))
-    return jnp.broadcast_to(step, leading), *(jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in parameters.values())

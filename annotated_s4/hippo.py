@@ -99,9 +99,7 @@ def dplr_legs(
 
     Source: Gu, Goel, Re (2022), theorem 1 and appendix C.1; chapter 8.
     """
-    _require_size(N)
-    if N % 2:
-        raise ValueError(f"N must be even, since modes come in conjugate pairs and one of each is kept, but it is {N}")
+    _require_pairs(N)
     root = np.sqrt(np.arange(N) + 0.5)
     S = np.triu(np.outer(root, root), 1) - np.tril(np.outer(root, root), -1)
     frequency, V = np.linalg.eigh(-1j * S)
@@ -111,6 +109,52 @@ def dplr_legs(
     P = np.abs(P).astype(complex)
     type_ = jnp.result_type(complex)
     return tuple(jnp.asarray(x, type_) for x in (-0.5 + 1j * frequency, P, np.sqrt(2) * P, V))
+
+
+def s4d_lin(N: int) -> Complex[Array, " modes"]:
+    """Lambda_n = -1/2 + i pi n, n < N/2: a Fourier series that fades, one mode of each conjugate pair.
+
+    n = 0 is its own partner, so the real system has this mode twice.
+
+    Raises:
+        ValueError: N is below 1, or odd.
+
+    Source: Gu, Gupta, Goel, Re (2022), section 4.3; chapter 11.
+    """
+    _require_pairs(N)
+    return jnp.asarray(-0.5 + 1j * np.pi * np.arange(N // 2), jnp.result_type(complex))
+
+
+def s4d_inv(N: int) -> Complex[Array, " modes"]:
+    """Lambda_n = -1/2 + i N/pi (N/(2n+1) - 1), n < N/2: close to the eigenvalues of `s4d_legs` in the bulk, in closed form.
+
+    N is the full size; the imaginary parts fall with n, from about N^2/pi.
+
+    Raises:
+        ValueError: N is below 1, or odd.
+
+    Source: Gu, Gupta, Goel, Re (2022), section 4.3; chapter 11.
+    """
+    _require_pairs(N)
+    frequency = N / np.pi * (N / (2 * np.arange(N // 2) + 1) - 1)
+    return jnp.asarray(-0.5 + 1j * frequency, jnp.result_type(complex))
+
+
+def s4d_legs(N: int) -> Complex[Array, " modes"]:
+    """The Lambda of `dplr_legs`: HiPPO-LegS without its rank-one part, which is normal and so can be made diagonal.
+
+    Raises:
+        ValueError: N is below 1, or odd.
+
+    Source: Gupta, Gu, Berant (2022), section 3.4; Gu, Gupta, Goel, Re (2022), theorem 3; chapter 11.
+    """
+    return dplr_legs(N)[0]
+
+
+def _require_pairs(N: int) -> None:
+    _require_size(N)
+    if N % 2:
+        raise ValueError(f"N must be even, since modes come in conjugate pairs and one of each is kept, but it is {N}")
 
 
 def _require_size(N: int) -> None:

@@ -5,12 +5,14 @@ x'(t) = A x(t) + B u(t),  y(t) = C x(t)        becomes        x_k = Ab x_{k-1} +
 Leading axes are free where a shape says `...`: they broadcast against each other.
 """
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import expm
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Complex, Float, Inexact
 
 Method = Literal["bilinear", "zoh", "euler", "backward_euler"]
 
@@ -96,6 +98,22 @@ def scan_ssm(
     return jax.lax.scan(advance, x0.astype(state_type), u)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiscreteSSM:
+    """x_k = Ab x_{k-1} + Bb u_k with a full matrix, written as the change of the state: x + (Ab - I) x + Bb u.
+
+    Ab - I is as small as the step is, and its rounding with it (chapter 9).
+    """
+
+    change: Float[Array, "*leading N N"]  # Ab - I
+    Bb: Float[Array, "*leading N"]
+
+    def step(self, x: Float[Array, "*leading N"], u: Float[Array, "*leading"]) -> Float[Array, "*leading N"]:
+        """Ab x + Bb u. Leading axes of x and u are those of the parameters; `jax.vmap` adds others."""
+        return x + (jnp.einsum("...nm,...m->...n", self.change, x, precision="highest") + self.Bb * u[..., None])
+
+
 def kernel_by_powers(
     Ab: Inexact[Array, "*#leading N N"],
     Bb: Inexact[Array, "*#leading N"],
@@ -145,6 +163,49 @@ def causal_convolution(
     leading = jnp.broadcast_shapes(u.shape[:-1], K.shape[:-1])
     u, K = jnp.broadcast_to(u, (*leading, L)), jnp.broadcast_to(K, (*leading, L))
     return jnp.fft.irfft(jnp.fft.rfft(u, n=2 * L) * jnp.fft.rfft(K, n=2 * L), n=2 * L)[..., :L]
+
+
+def two_sided_convolution(
+    u: Float[Array, "*#leading L"],
+    K: Float[Array, "*#leading L"],
+    K_reverse: Float[Array, "*#leading L"],
+) -> Float[Array, "*leading L"]:
+    """y_k = sum_{j<=k} K_{k-j} u_j + sum_{j>k} K_reverse_{j-k-1} u_j: one kernel for the past, another for the future.
+
+    The sample u_k itself belongs to the past and is counted once. One FFT of length 2L does both: K_reverse_m is the answer
+    to the sample m + 1 steps ahead, so it stands m + 1 places before the start of the circle, that is at 2L - 1 - m.
+
+    Raises:
+        ValueError: u and the kernels have no sample or are not equally long.
+    """
+    L = u.shape[-1]
+    if L == 0 or K.shape[-1] != L or K_reverse.shape[-1] != L:
+        raise ValueError(
+            "u and both kernels end in the same number of time steps, at least one, but they have shapes "
+            f"{u.shape}, {K.shape} and {K_reverse.shape}"
+        )
+    leading = jnp.broadcast_shapes(u.shape[:-1], K.shape[:-1], K_reverse.shape[:-1])
+    u, K, K_reverse = (jnp.broadcast_to(x, (*leading, L)) for x in (u, K, K_reverse))
+    circle = jnp.concatenate([K, K_reverse[..., ::-1]], axis=-1)
+    return jnp.fft.irfft(jnp.fft.rfft(u, n=2 * L) * jnp.fft.rfft(circle), n=2 * L)[..., :L]
+
+
+def broadcast_modes(
+    step: Float[Array, "..."] | float, **parameters: Complex[Array, "..."]
+) -> tuple[Inexact[Array, "..."], ...]:
+    """The step of each system and its parameters, one number for each mode on their last axis, broadcast to common leading axes.
+
+    Raises:
+        ValueError: the parameters do not have the same number of modes, or a step is not positive.
+    """
+    shapes = {name: x.shape for name, x in parameters.items()}
+    if len({shape[-1:] for shape in shapes.values()}) != 1 or () in shapes.values():
+        raise ValueError(f"each parameter has one number for each mode on its last axis, but the shapes are {shapes}")
+    if not isinstance(step, jax.core.Tracer) and not np.all(np.asarray(step) > 0):
+        raise ValueError(f"step is a time and must be positive, but it is {step}")
+    step = jnp.asarray(step, next(iter(parameters.values())).real.dtype)
+    leading = jnp.broadcast_shapes(step.shape, *(shape[:-1] for shape in shapes.values()))
+    return jnp.broadcast_to(step, leading), *(jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in parameters.values())
 
 
 def _product(a, b):

@@ -11,11 +11,34 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from annotated_s4.data import Part
+from annotated_s4.layers import Slow
 
 
 def cross_entropy(logits: Float[Array, "batch classes"], labels: Int[Array, " batch"]) -> Float[Array, ""]:
     """-mean_i log softmax(logits_i)[label_i]: how surprised the model is by the right answer, in nats."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def grouped_adamw(learning_rate: float, *, slow_rate: float, weight_decay: float) -> optax.GradientTransformation:
+    """AdamW in three groups, told apart by how a parameter is declared.
+
+    What shapes a memory (`annotated_s4.layers.Slow`: Lambda, P, B, the step) learns at the slow rate and never decays. The dense
+    kernels and the rows that read a state (C, C_tilde, W) learn at the learning rate and decay; vectors (D, biases, the scales of
+    norms) learn at the learning rate and do not decay.
+    """
+
+    def group(parameter):
+        if isinstance(parameter, Slow):
+            return "slow"
+        return "decayed" if parameter[...].ndim > 1 else "plain"
+
+    groups = {
+        "slow": optax.adam(slow_rate),
+        "decayed": optax.adamw(learning_rate, weight_decay=weight_decay),
+        "plain": optax.adam(learning_rate),
+    }
+    is_parameter = lambda leaf: isinstance(leaf, nnx.Variable)
+    return optax.partition(groups, lambda parameters: jax.tree.map(group, parameters, is_leaf=is_parameter))
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -1,0 +1,180 @@
+"""Diagonal systems: the kernels of S4D and DSS, and their recurrence.
+
+The system is A = diag(Lambda), and one of each conjugate pair is given: the full state has as many modes again, the
+conjugates, so that the system is real.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float, Inexact
+
+from annotated_s4.ssm import broadcast_modes
+from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook
+
+Discretization = Literal["zoh", "bilinear"]
+Method = Literal["auto", "dense", "textbook"]
+
+
+def kernel_diagonal(
+    Lambda: Complex[Array, "*#leading modes"],
+    B: Complex[Array, "*#leading modes"],
+    C: Complex[Array, "*#leading modes"],
+    step: Float[Array, "*#leading"] | float,
+    L: int,
+    discretization: Discretization = "zoh",
+    method: Method = "auto",
+) -> Float[Array, "*leading {L}"]:
+    """K_l = C Ab^l Bb = 2 Re sum_n C_n Bb_n g_n^l, l < L, of A = diag(Lambda), with x = step Lambda_n and
+
+        zoh         g = exp(x)                      Bb = B (exp(x) - 1) / Lambda
+        bilinear    g = (1 + x/2) / (1 - x/2)       Bb = B step / (1 - x/2)
+
+    `"dense"` writes down all powers of half of the state. `"textbook"` is the form of 2022 over the full state. `"auto"` is
+    `"dense"`.
+
+    Args:
+        Lambda, B, C: one of each conjugate pair; Re Lambda is negative.
+        step: the time between two samples, in the time unit of Lambda.
+        L: the length of the kernel; a longer kernel begins with the shorter one.
+        discretization: zero-order hold is exact for an input that is held.
+
+    Raises:
+        ValueError: the modes do not fit each other, L is below 1, the step is not positive, the discretisation or the method
+            is unknown.
+
+    Source: Gu, Gupta, Goel, Re (2022), equation 6 and section 3; chapter 11.
+    """
+    _require_one_of("method", method, Method)
+    step, Lambda, B, C = broadcast_modes(step, Lambda=Lambda, B=B, C=C)
+    numerators = C * discretize_diagonal(Lambda, B, step, discretization).Bb
+    exponents = _exponents(step[..., None] * Lambda, discretization)
+    if method == "textbook":
+        return _of_each_system(lambda a, x: vandermonde_textbook(a, x, L).real, numerators, exponents)
+    return vandermonde_pairs(numerators, exponents, L)
+
+
+def kernel_dss(
+    Lambda: Complex[Array, "*#leading modes"],
+    W: Complex[Array, "*#leading modes"],
+    step: Float[Array, "*#leading"] | float,
+    L: int,
+    method: Method = "auto",
+) -> Float[Array, "*leading {L}"]:
+    """K_k = 2 Re sum_n W_n / Lambda_n softmax_k(x_n k), k < L, x = step Lambda; the softmax runs over the L steps.
+
+    Written out, softmax_k(x k) = exp(x k) (exp(x) - 1) / (exp(L x) - 1). So this is S4D's kernel with zero-order hold and
+
+        W = C B (exp(L step Lambda) - 1):
+
+    like S4's C_tilde, W belongs to one L, and the same W at another length is another filter. `"dense"` evaluates
+    the product; `"textbook"` is the form of 2022, an explicit (N, L) matrix whose rows are divided by their sums.
+
+    Args:
+        Lambda, W: one of each conjugate pair; Re Lambda is negative.
+        step: the time between two samples, in the time unit of Lambda.
+        L: the length of the kernel, the same that W was made for.
+
+    Raises:
+        ValueError: the modes do not fit each other, L is below 1, the step is not positive, the method is unknown.
+
+    Source: Gupta, Gu, Berant (2022), proposition 1; chapter 11.
+    """
+    _require_one_of("method", method, Method)
+    if L < 1:
+        raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
+    step, Lambda, W = broadcast_modes(step, Lambda=Lambda, W=W)
+    x = step[..., None] * Lambda
+    if method == "textbook":
+        return _of_each_system(lambda W, Lambda, x: _dss_textbook(W, Lambda, x, L), W, Lambda, x)
+    return vandermonde_pairs(W / Lambda * exprel(x) / (L * exprel(L * x)), x, L)
+
+
+def _dss_textbook(W, Lambda, x, L):
+    """(W / Lambda) S, with the rows of S = exp(x k) divided by their sums: an explicit (N, L) matrix."""
+    S = jnp.exp(x[:, None] * jnp.arange(L))
+    return ((W / Lambda) @ (S / S.sum(1, keepdims=True))).real
+
+
+def exprel(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    """(exp(x) - 1) / x, and 1 at 0.
+
+    As written it loses every digit near 0, where exp(x) is 1 and a little, and so does its derivative, which is 1/2
+    there. Below |x| = 1/2 its Taylor series sum_n x^n / (n+1)! takes over.
+    """
+    small = jnp.abs(x) < 0.5
+    near, far = jnp.where(small, x, 0), jnp.where(small, 1, x)  # each branch sees only what it is made for
+    series = jnp.ones_like(x)
+    for n in range(15, 1, -1):
+        series = 1 + near / n * series
+    return jnp.where(small, series, jnp.expm1(far) / far)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiscreteDiagonal:
+    """x_k = Ab x_{k-1} + Bb u_k for one of each conjugate pair, Ab diagonal, written as the change of the state:
+
+        Ab x + Bb u = x + (Ab - 1) x + Bb u.
+
+    Ab - 1 is as small as the step is, and its rounding with it (chapter 9).
+    """
+
+    change: Complex[Array, "*leading modes"]  # Ab - 1
+    Bb: Complex[Array, "*leading modes"]
+
+    def step(self, x: Complex[Array, "*leading modes"], u: Float[Array, "*leading"]) -> Complex[Array, "*leading modes"]:
+        """Ab x + Bb u. Leading axes of x and u are those of the parameters; `jax.vmap` adds others."""
+        return x + (self.change * x + self.Bb * u[..., None])
+
+
+def discretize_diagonal(
+    Lambda: Complex[Array, "*#leading modes"],
+    B: Complex[Array, "*#leading modes"],
+    step: Float[Array, "*#leading"] | float,
+    discretization: Discretization = "zoh",
+) -> DiscreteDiagonal:
+    """The recurrence of A = diag(Lambda), as a pytree whose `.step(x, u)` applies Ab and Bb: see `kernel_diagonal`.
+
+        zoh         Ab - 1 = exp(x) - 1             Bb = B (exp(x) - 1) / Lambda
+        bilinear    Ab - 1 = x / (1 - x/2)          Bb = B step / (1 - x/2)              x = step Lambda
+
+    Raises:
+        ValueError: the modes do not fit each other, the step is not positive, the discretisation is unknown.
+
+    Source: Gu, Gupta, Goel, Re (2022), equation 2; chapter 11.
+    """
+    _require_one_of("discretization", discretization, Discretization)
+    step, Lambda, B = broadcast_modes(step, Lambda=Lambda, B=B)
+    x = step[..., None] * Lambda
+    # Both are step Lambda and step B times a factor that is 1 for short steps, so nothing is divided by Lambda.
+    factor = exprel(x) if discretization == "zoh" else 1 / (1 - x / 2)
+    return DiscreteDiagonal(x * factor, step[..., None] * B * factor)
+
+
+def _exponents(x, discretization):
+    """log g, so that g^l = exp(l log g).
+
+    For bilinear, |g|^2 = 1 + 2 Re x / |1 - x/2|^2 and g has the angle of (1 + x/2)(1 - conj(x)/2) = 1 - |x|^2/4 + i Im x. A
+    logarithm taken of the rounded g would lose digits in proportion to 1/step.
+    """
+    if discretization == "zoh":
+        return x
+    change = 2 * x.real / jnp.abs(1 - x / 2) ** 2
+    almost = 1 - jnp.finfo(change.dtype).eps  # x = -2 gives g = 0, whose logarithm is infinite
+    angle = jnp.arctan2(x.imag, 1 - jnp.abs(x) ** 2 / 4)
+    return jax.lax.complex(jnp.log1p(jnp.maximum(change, -almost)) / 2, angle)
+
+
+def _of_each_system(kernel, *parameters):
+    """kernel(...) of the full state of each system: leading axes are mapped over, and each parameter's pairs completed."""
+    if parameters[0].ndim > 1:
+        return jax.vmap(lambda *one: _of_each_system(kernel, *one))(*parameters)
+    return kernel(*(jnp.concatenate([x, x.conj()]) for x in parameters))
+
+
+def _require_one_of(name, value, choices) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, but {value!r} was given")

@@ -1,0 +1,47 @@
+"""The Vandermonde product: sums over the modes of a state, sum_n a_n exp(l x_n), for l = 0, 1, ..., L - 1 at once."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float
+
+
+def vandermonde_textbook(numerators: Complex[Array, " N"], exponents: Complex[Array, " N"], L: int) -> Complex[Array, " {L}"]:
+    """sum_n a_n exp(l x_n), a_n the numerators and x_n the exponents, over the full state: one map over l.
+
+    The form of 2022. Nothing is done about memory: a compiler that does not fuse the exponential with the sum writes down all
+    L x N powers. It is the baseline of every later ratio.
+
+    Raises:
+        ValueError: L is below 1, or numerators and exponents do not have the same number of modes.
+
+    Source: Gu, Gupta, Goel, Re (2022), section 3.2.
+    """
+    _require_product(numerators, exponents, L)
+    return jax.vmap(lambda l: jnp.sum(numerators * jnp.exp(l * exponents)))(jnp.arange(L))
+
+
+def vandermonde_pairs(
+    numerators: Complex[Array, "*leading modes"], exponents: Complex[Array, "*leading modes"], L: int
+) -> Float[Array, "*leading {L}"]:
+    """2 Re sum_n a_n exp(l x_n): the sum over the full state, from one mode of each conjugate pair.
+
+    In time a mode and its partner are conjugates of each other, so the pair is twice a real part. (In frequency it is not:
+    `annotated_s4.cauchy.pair_sum`.) All L x modes powers are written down, for every system.
+
+    Raises:
+        ValueError: L is below 1, or numerators and exponents do not have the same number of modes.
+
+    Source: Gu, Gupta, Goel, Re (2022), section 3.2; chapter 11.
+    """
+    _require_product(numerators, exponents, L)
+    l = jnp.arange(L, dtype=exponents.real.dtype).reshape((1,) * (exponents.ndim - 1) + (L, 1))  # ... L 1
+    return 2 * (numerators[..., None, :] * jnp.exp(l * exponents[..., None, :])).sum(-1).real
+
+
+def _require_product(numerators, exponents, L) -> None:
+    if L < 1:
+        raise ValueError(f"L is the number of powers and must be at least 1, but it is {L}")
+    if numerators.shape[-1] != exponents.shape[-1]:
+        raise ValueError(
+            f"numerators and exponents have one number for each mode, but they have shapes {numerators.shape} and {exponents.shape}"
+        )
