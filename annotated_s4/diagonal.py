@@ -27,10 +27,10 @@ def kernel_diagonal(
     discretization: Discretization = "zoh",
     method: Method = "auto",
 ) -> Float[Array, "*leading {L}"]:
-    """K_l = C Ab^l Bb = 2 Re sum_n C_n Bb_n g_n^l, l < L, of A = diag(Lambda), with x = step Lambda_n and
+    """K_l = C Ab^l Bb = 2 Re sum_n C_n Bb_n g_n^l, l < L, of A = diag(Lambda), with
 
-        zoh         g = exp(x)                      Bb = B (exp(x) - 1) / Lambda
-        bilinear    g = (1 + x/2) / (1 - x/2)       Bb = B step / (1 - x/2)
+        zoh         g = exp(step Lambda)                                    Bb = B (exp(step Lambda) - 1) / Lambda
+        bilinear    g = (1 + step/2 Lambda) / (1 - step/2 Lambda)           Bb = B step / (1 - step/2 Lambda)
 
     `"dense"` writes down all powers of half of the state. `"textbook"` is the form of 2022 over the full state. `"auto"` is
     `"dense"`.
@@ -45,7 +45,7 @@ def kernel_diagonal(
         ValueError: the modes do not fit each other, L is below 1, the step is not positive, the discretisation or the method
             is unknown.
 
-    Source: Gu, Gupta, Goel, Re (2022), equation 6 and section 3; chapter 11.
+    Source: Gu, Gupta, Goel, Re (2022), section 3; chapter 11.
     """
     _require_one_of("method", method, Method)
     step, Lambda, B, C = broadcast_modes(step, Lambda=Lambda, B=B, C=C)
@@ -63,9 +63,9 @@ def kernel_dss(
     L: int,
     method: Method = "auto",
 ) -> Float[Array, "*leading {L}"]:
-    """K_k = 2 Re sum_n W_n / Lambda_n softmax_k(x_n k), k < L, x = step Lambda; the softmax runs over the L steps.
+    """K_l = 2 Re sum_n W_n / Lambda_n softmax_l(step Lambda_n l), l < L; the softmax runs over the L steps.
 
-    Written out, softmax_k(x k) = exp(x k) (exp(x) - 1) / (exp(L x) - 1). So this is S4D's kernel with zero-order hold and
+    Written out, softmax_l(v l) = exp(v l) (exp(v) - 1) / (exp(L v) - 1). So this is S4D's kernel with zero-order hold and
 
         W = C B (exp(L step Lambda) - 1):
 
@@ -86,27 +86,27 @@ def kernel_dss(
     if L < 1:
         raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
     step, Lambda, W = broadcast_modes(step, Lambda=Lambda, W=W)
-    x = step[..., None] * Lambda
+    exponents = step[..., None] * Lambda
     if method == "textbook":
-        return _of_each_system(lambda W, Lambda, x: _dss_textbook(W, Lambda, x, L), W, Lambda, x)
-    return vandermonde_pairs(W / Lambda * exprel(x) / (L * exprel(L * x)), x, L)
+        return _of_each_system(lambda *system: _dss_textbook(*system, L), W, Lambda, exponents)
+    return vandermonde_pairs(W / Lambda * exprel(exponents) / (L * exprel(L * exponents)), exponents, L)
 
 
-def _dss_textbook(W, Lambda, x, L):
-    """(W / Lambda) S, with the rows of S = exp(x k) divided by their sums: an explicit (N, L) matrix."""
-    S = jnp.exp(x[:, None] * jnp.arange(L))
+def _dss_textbook(W, Lambda, exponents, L):
+    """(W / Lambda) S, the rows of S = exp(exponents l) divided by their sums: an explicit (N, L) matrix."""
+    S = jnp.exp(exponents[:, None] * jnp.arange(L))
     return ((W / Lambda) @ (S / S.sum(1, keepdims=True))).real
 
 
-def exprel(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    """(exp(x) - 1) / x, and 1 at 0.
+def exprel(v: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
+    """(exp(v) - 1) / v, and 1 at 0.
 
-    As written it loses every digit near 0, where exp(x) is 1 and a little, and so does its derivative, which is 1/2
-    there. Below |x| = 1/2 its Taylor series sum_n x^n / (n+1)! takes over.
+    As written it loses every digit near 0, where exp(v) is 1 and a little, and so does its derivative, which is 1/2
+    there. Below |v| = 1/2 its Taylor series sum_n v^n / (n+1)! takes over.
     """
-    small = jnp.abs(x) < 0.5
-    near, far = jnp.where(small, x, 0), jnp.where(small, 1, x)  # each branch sees only what it is made for
-    series = jnp.ones_like(x)
+    small = jnp.abs(v) < 0.5
+    near, far = jnp.where(small, v, 0), jnp.where(small, 1, v)  # each branch sees only what it is made for
+    series = jnp.ones_like(v)
     for n in range(15, 1, -1):
         series = 1 + near / n * series
     return jnp.where(small, series, jnp.expm1(far) / far)
@@ -138,33 +138,34 @@ def discretize_diagonal(
 ) -> DiscreteDiagonal:
     """The recurrence of A = diag(Lambda), as a pytree whose `.step(x, u)` applies Ab and Bb: see `kernel_diagonal`.
 
-        zoh         Ab - 1 = exp(x) - 1             Bb = B (exp(x) - 1) / Lambda
-        bilinear    Ab - 1 = x / (1 - x/2)          Bb = B step / (1 - x/2)              x = step Lambda
+        zoh         Ab - 1 = exp(step Lambda) - 1                       Bb = B (exp(step Lambda) - 1) / Lambda
+        bilinear    Ab - 1 = step Lambda / (1 - step/2 Lambda)          Bb = B step / (1 - step/2 Lambda)
 
     Raises:
         ValueError: the modes do not fit each other, the step is not positive, the discretisation is unknown.
 
-    Source: Gu, Gupta, Goel, Re (2022), equation 2; chapter 11.
+    Source: Gu, Gupta, Goel, Re (2022), section 3.1; chapter 11.
     """
     _require_one_of("discretization", discretization, Discretization)
     step, Lambda, B = broadcast_modes(step, Lambda=Lambda, B=B)
-    x = step[..., None] * Lambda
+    scaled = step[..., None] * Lambda
     # Both are step Lambda and step B times a factor that is 1 for short steps, so nothing is divided by Lambda.
-    factor = exprel(x) if discretization == "zoh" else 1 / (1 - x / 2)
-    return DiscreteDiagonal(x * factor, step[..., None] * B * factor)
+    factor = exprel(scaled) if discretization == "zoh" else 1 / (1 - scaled / 2)
+    return DiscreteDiagonal(scaled * factor, step[..., None] * B * factor)
 
 
-def _exponents(x, discretization):
-    """log g, so that g^l = exp(l log g).
+def _exponents(scaled, discretization):
+    """log g, so that g^l = exp(l log g); scaled is v = step Lambda.
 
-    For bilinear, |g|^2 = 1 + 2 Re x / |1 - x/2|^2 and g has the angle of (1 + x/2)(1 - conj(x)/2) = 1 - |x|^2/4 + i Im x. A
+    For bilinear, |g|^2 = 1 + 2 Re v / |1 - v/2|^2 and g has the angle of (1 + v/2)(1 - conj(v)/2) = 1 - |v|^2/4 + i Im v. A
     logarithm taken of the rounded g would lose digits in proportion to 1/step.
     """
     if discretization == "zoh":
-        return x
-    change = 2 * x.real / jnp.abs(1 - x / 2) ** 2
-    almost = 1 - jnp.finfo(change.dtype).eps  # x = -2 gives g = 0, whose logarithm is infinite
-    angle = jnp.arctan2(x.imag, 1 - jnp.abs(x) ** 2 / 4)
+        return scaled
+    squared = lambda z: z.real**2 + z.imag**2
+    change = 2 * scaled.real / squared(1 - scaled / 2)
+    almost = 1 - jnp.finfo(change.dtype).eps  # v = -2 gives g = 0, whose logarithm is infinite
+    angle = jnp.arctan2(scaled.imag, 1 - squared(scaled) / 4)
     return jax.lax.complex(jnp.log1p(jnp.maximum(change, -almost)) / 2, angle)
 
 
@@ -172,7 +173,7 @@ def _of_each_system(kernel, *parameters):
     """kernel(...) of the full state of each system: leading axes are mapped over, and each parameter's pairs completed."""
     if parameters[0].ndim > 1:
         return jax.vmap(lambda *one: _of_each_system(kernel, *one))(*parameters)
-    return kernel(*(jnp.concatenate([x, x.conj()]) for x in parameters))
+    return kernel(*(jnp.concatenate([part, part.conj()]) for part in parameters))
 
 
 def _require_one_of(name, value, choices) -> None:

@@ -90,7 +90,7 @@ def run_steps(step: Callable, u: Float[Array, "batch length inputs"], state) -> 
 class StateSpaceLayer(nnx.Module):
     """What all layers share: y = K * u + D u for each feature, with the kernel that the kind of layer defines.
 
-    Bidirectional, y_k = sum_{j<=k} K_{k-j} u_j + sum_{j>k} K^r_{j-k-1} u_j + D u_k: a second row reads a second kernel K^r from the same
+    Bidirectional, y_k = sum_{j<=k} K_{k-j} u_j + sum_{j>k} K_reverse_{j-k-1} u_j + D u_k: a second row reads a second kernel from the same
     system; the present sample is counted once. There is no recurrence then, since the future is not known.
 
     Args:
@@ -346,7 +346,7 @@ class S4(_PairLayer):
     Args:
         shared: what all layers take, see `StateSpaceLayer`.
 
-    Source: Gu, Goel, Re (2022), sections 3.3 and 3.4, with Q = P as in Goel, Gu, Donahue, Re (2022), section 4.2; chapter 10.
+    Source: Gu, Goel, Re (2022), sections 3.3 and 3.4, with Q = P as in Goel, Gu, Donahue, Re (2022), section 4.1; chapter 10.
     """
 
     row = "C_tilde"
@@ -430,7 +430,7 @@ class DSS(_PairLayer):
         init: where Lambda starts, as for `S4D`.
         shared: what all layers take, see `StateSpaceLayer`.
 
-    Source: Gupta, Gu, Berant (2022), proposition 1, with the negative Re Lambda of its proposition 1(b); chapter 11.
+    Source: Gupta, Gu, Berant (2022), proposition 1, with Re Lambda kept negative; chapter 11.
     """
 
     row = "W"
@@ -445,8 +445,8 @@ class DSS(_PairLayer):
 
     def _fading(self):
         """exp(L step Lambda) - 1."""
-        x = self.l_max * self.step[:, None] * self.Lambda
-        return x * exprel(x)
+        exponents = self.l_max * self.step[:, None] * self.Lambda
+        return exponents * exprel(exponents)
 
     def _from_C(self, C):
         return to_pair(C * self._fading())

@@ -1,4 +1,4 @@
-"""The Vandermonde product: sums over the modes of a state, sum_n a_n exp(l x_n), for l = 0, 1, ..., L - 1 at once."""
+"""The Vandermonde product: sums over the modes of a state, sum_n a_n exp(l v_n), for l = 0, 1, ..., L - 1 at once."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ from jaxtyping import Array, Complex, Float
 
 
 def vandermonde_textbook(numerators: Complex[Array, " N"], exponents: Complex[Array, " N"], L: int) -> Complex[Array, " {L}"]:
-    """sum_n a_n exp(l x_n), a_n the numerators and x_n the exponents, over the full state: one map over l.
+    """sum_n a_n exp(l v_n), a_n the numerators and v_n the exponents, over the full state: one map over l.
 
     The form of 2022. Nothing is done about memory: a compiler that does not fuse the exponential with the sum writes down all
     L x N powers. It is the baseline of every later ratio.
@@ -23,7 +23,7 @@ def vandermonde_textbook(numerators: Complex[Array, " N"], exponents: Complex[Ar
 def vandermonde_pairs(
     numerators: Complex[Array, "*leading modes"], exponents: Complex[Array, "*leading modes"], L: int
 ) -> Float[Array, "*leading {L}"]:
-    """2 Re sum_n a_n exp(l x_n): the sum over the full state, from one mode of each conjugate pair.
+    """2 Re sum_n a_n exp(l v_n): the sum over the full state, from one mode of each conjugate pair.
 
     In time a mode and its partner are conjugates of each other, so the pair is twice a real part. (In frequency it is not:
     `annotated_s4.cauchy.pair_sum`.) All L x modes powers are written down, for every system.
