@@ -94,7 +94,7 @@ def kernel_dss(
 
 def _dss_textbook(W, Lambda, exponents, L):
     """(W / Lambda) S, the rows of S = exp(exponents l) divided by their sums: an explicit (N, L) matrix."""
-    S = jnp.exp(exponents[:, None] * jnp.arange(L))
+    S = jnp.exp(exponents[:, None] * jnp.arange(L)[None])
     return ((W / Lambda) @ (S / S.sum(1, keepdims=True))).real
 
 
@@ -164,9 +164,10 @@ def _exponents(scaled, discretization):
         return scaled
     squared = lambda z: z.real**2 + z.imag**2
     change = 2 * scaled.real / squared(1 - scaled / 2)
-    almost = 1 - jnp.finfo(change.dtype).eps  # v = -2 gives g = 0, whose logarithm is infinite
-    angle = jnp.arctan2(scaled.imag, 1 - squared(scaled) / 4)
-    return jax.lax.complex(jnp.log1p(jnp.maximum(change, -almost)) / 2, angle)
+    across = 1 - squared(scaled) / 4
+    # v = -2 gives g = 0, which has no angle and no logarithm.
+    angle = jnp.arctan2(scaled.imag, jnp.where((scaled.imag == 0) & (across == 0), 1, across))
+    return jax.lax.complex(jnp.log1p(jnp.maximum(change, jnp.finfo(change.dtype).eps - 1)) / 2, angle)
 
 
 def _of_each_system(kernel, *parameters):

@@ -223,11 +223,10 @@ class StateSpaceLayer(nnx.Module):
             ValueError: the layer is bidirectional, or this is called inside a JAX transformation.
         """
         self._require_one_direction()
+        return in_float64(type(self)._recurrence, self)
 
-        def convert(layer):
-            return Recurrence(layer.transition(), layer._to_C(getattr(layer, layer.row)[...]), layer.D[...])
-
-        return in_float64(convert, self)
+    def _recurrence(self) -> Recurrence:
+        return Recurrence(self.transition(), self._to_C(getattr(self, self.row)[...]), self.D[...])
 
     def at_rate(self, rate: float) -> "StateSpaceLayer":
         """The same layer for signals sampled `rate` times as often as in training: the step is divided by the rate, in both modes.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Inexact, Int
+from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from annotated_s4.layers import DSS, S4, S4D, SSM, Recurrence, mask_padding, run_steps
 
@@ -179,7 +179,7 @@ class ModelRecurrence:
     """
 
     graph: nnx.GraphDef = field(metadata={"static": True})
-    parameters: nnx.State
+    parameters: PyTree
     layers: tuple[Recurrence, ...]
 
     def initial_state(self, batch: int) -> ModelState:

@@ -1,6 +1,7 @@
 """Random systems and the dense float64 recurrence that is the oracle of every kernel."""
 
 import numpy as np
+import scipy.linalg
 
 
 def full(x):
@@ -22,12 +23,7 @@ def dense_discretization(Lambda, P, Q, B, step):
 
 def dense_kernel(Lambda, P, Q, B, C, step, L):
     """K_l = C Ab^l Bb, one step after the other."""
-    Ab, x = dense_discretization(Lambda, P, Q, B, step)
-    K = []
-    for _ in range(L):
-        K.append(full(C) @ x)
-        x = Ab @ x
-    return np.array(K).real
+    return kernel_of(*dense_discretization(Lambda, P, Q, B, step), full(C), L)
 
 
 def random_dplr(N, seed, *, tied=False, real=False):
@@ -39,3 +35,23 @@ def random_dplr(N, seed, *, tied=False, real=False):
     Q = P if tied else draw() / np.sqrt(N)
     abscissa = np.linalg.eigvals(dense_A(Lambda, P, Q)).real.max()
     return Lambda - max(0, abscissa + 0.05), P + 0j, Q + 0j, draw() + 0j, draw() + 0j
+
+
+def diagonal_discretization(Lambda, B, step, discretization):
+    """Ab and Bb of A = diag(Lambda) over the whole state: dense solves, or one dense exponential of [[A, B], [0, 0]]."""
+    if discretization == "bilinear":
+        return dense_discretization(Lambda, np.zeros_like(Lambda), np.zeros_like(Lambda), B, step)
+    N = 2 * len(Lambda)
+    block = np.zeros((N + 1, N + 1), complex)
+    block[:N, :N], block[:N, N] = np.diag(full(Lambda)), full(B)
+    power = scipy.linalg.expm(step * block)
+    return power[:N, :N], power[:N, N]
+
+
+def kernel_of(Ab, Bb, C, L):
+    """K_l = C Ab^l Bb, one step after the other; C over the whole state."""
+    K, x = [], Bb
+    for _ in range(L):
+        K.append(C @ x)
+        x = Ab @ x
+    return np.array(K).real

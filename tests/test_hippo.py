@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from numpy.polynomial import legendre
 
-from annotated_s4.hippo import dplr_legs, hippo_legs, legs_basis, nplr_legs, project_legs
+from annotated_s4.hippo import dplr_legs, hippo_legs, legs_basis, nplr_legs, project_legs, s4d_inv, s4d_legs, s4d_lin
 from tests.systems import dense_A, full
 
 
@@ -81,13 +81,28 @@ def test_the_diagonalised_form_is_hippo(N):
     assert np.all(P.imag == 0) and np.all(P.real > 0), "the phase that makes the answer unique"
 
 
+def test_the_diagonal_initialisations_by_hand():
+    np.testing.assert_allclose(s4d_lin(6), -0.5 + 1j * np.pi * np.array([0, 1, 2]), rtol=1e-15)
+    np.testing.assert_allclose(s4d_inv(6), -0.5 + 6j / np.pi * np.array([5, 1, 0.2]), rtol=1e-15)
+    np.testing.assert_array_equal(s4d_legs(6), dplr_legs(6)[0])
+
+
+@pytest.mark.parametrize("N", [64, 256])
+def test_inv_is_close_to_legs_in_the_bulk(N):
+    """Sorted, the frequencies of the two differ by a few per cent where they are neither the slowest nor the fastest."""
+    inv, legs = (np.sort(np.asarray(start(N).imag)) for start in (s4d_inv, s4d_legs))
+    bulk = slice(N // 8, -N // 16)
+    assert np.abs(inv[bulk] / legs[bulk] - 1).max() < 0.1
+
+
+@pytest.mark.parametrize("start", [dplr_legs, s4d_lin, s4d_inv, s4d_legs])
 @pytest.mark.parametrize("N", [1, 3, 63])
-def test_an_odd_size_is_refused(N):
+def test_an_odd_size_is_refused(N, start):
     with pytest.raises(ValueError, match=f"N must be even.*{N}"):
-        dplr_legs(N)
+        start(N)
 
 
-@pytest.mark.parametrize("call", [lambda: dplr_legs(0), lambda: nplr_legs(0), lambda: hippo_legs(0), lambda: legs_basis(0, np.ones(1)), lambda: project_legs(jnp.ones(3), 0)])
+@pytest.mark.parametrize("call", [lambda: dplr_legs(0), lambda: s4d_lin(0), lambda: s4d_inv(0), lambda: s4d_legs(0), lambda: nplr_legs(0), lambda: hippo_legs(0), lambda: legs_basis(0, np.ones(1)), lambda: project_legs(jnp.ones(3), 0)])
 def test_a_size_below_one_is_named(call):
     with pytest.raises(ValueError, match="at least 1.*0"):
         call()

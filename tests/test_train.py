@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -5,8 +6,9 @@ import pytest
 from flax import nnx
 
 from annotated_s4.data import Part
+from annotated_s4.layers import Slow
 from annotated_s4.model import SequenceModel
-from annotated_s4.train import accuracy, cross_entropy, fit, predict
+from annotated_s4.train import accuracy, cross_entropy, fit, grouped_adamw, predict
 
 
 def two_kinds(samples=64, length=12):
@@ -87,3 +89,36 @@ def test_prediction_uses_no_dropout():
 def test_a_batch_larger_than_the_data_is_named():
     with pytest.raises(ValueError, match="65.*64"):
         list(fit(model(), two_kinds(), epochs=1, batch_size=65, optimizer=optax.adam(1e-2)))
+
+
+SIZES = {"d_input": 1, "d_output": 2, "d_model": 8, "n_layers": 2, "ssm_n": 4, "l_max": 12}
+
+
+@pytest.mark.parametrize("layer", ["ssm", "s4", "s4d", "dss"])
+def test_what_shapes_a_memory_does_not_decay(layer):
+    """Zero gradients, decay 0.05: one step leaves Lambda, P, B, step and all vectors as they are, to the bit, and shrinks the rest."""
+    params = nnx.state(SequenceModel(layer, **SIZES, rngs=nnx.Rngs(0)), nnx.Param)
+    optimizer = grouped_adamw(1e-2, slow_rate=1e-3, weight_decay=0.05)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    after = optax.apply_updates(params, updates)
+    decayed = set()
+    for (path, old), (_, new) in zip(nnx.to_flat_state(params), nnx.to_flat_state(after), strict=True):
+        old, new = old[...], new[...]
+        if path[-1] in {"kernel", "C", "C_tilde", "W"}:
+            np.testing.assert_allclose(new, old * (1 - 1e-2 * 0.05), rtol=1e-6)
+            decayed.add(path[-1])
+        else:
+            np.testing.assert_array_equal(new, old, err_msg=str(path))
+    assert "kernel" in decayed and len(decayed) == 2
+
+
+def test_the_groups_learn_at_their_rates():
+    """Adam's first step is the rate times the sign of the gradient."""
+    net = SequenceModel("s4", **SIZES, rngs=nnx.Rngs(0))
+    params = nnx.state(net, nnx.Param)
+    optimizer = grouped_adamw(1e-2, slow_rate=1e-3, weight_decay=0.0)
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    declared = dict(nnx.to_flat_state(params))
+    for path, update in nnx.to_flat_state(updates):
+        slow = isinstance(declared[path], Slow)
+        np.testing.assert_allclose(update[...], -1e-3 if slow else -1e-2, rtol=1e-4, err_msg=str(path))
