@@ -126,9 +126,9 @@ def s4d_lin(N: int) -> Complex[Array, " modes"]:
 
 
 def s4d_inv(N: int) -> Complex[Array, " modes"]:
-    """Lambda_n = -1/2 + i N/pi (N/(2n+1) - 1), n < N/2: close to the eigenvalues of `s4d_legs` in the bulk, in closed form.
+    """Lambda_n = -1/2 + i N/pi (N/(2n+1) - 1), n < N/2: the spectrum of `s4d_legs` in closed form, within a quarter of it.
 
-    N is the full size; the imaginary parts fall with n, from about N^2/pi.
+    N is the full size; the imaginary parts fall with n, from about N^2/pi: many slow modes, few fast ones.
 
     Raises:
         ValueError: N is below 1, or odd.

@@ -239,6 +239,10 @@ class StateSpaceLayer(nnx.Module):
         """
         if not rate > 0:
             raise ValueError(f"rate is how many times as often the signal is sampled and must be positive, but it is {rate}")
+        _require_values(self)
+        steps = np.asarray(self.step, np.float64) / rate
+        if not (STEPS[0] <= steps.min() and steps.max() <= STEPS[1]):
+            raise ValueError(f"steps lie within {STEPS}, but at the rate {rate} they would reach from {steps.min():.3g} to {steps.max():.3g}")
         l_max = max(1, math.ceil(self.l_max * rate - 1e-9))  # not one more for the rounding of the product
 
         def convert(layer):
@@ -246,13 +250,9 @@ class StateSpaceLayer(nnx.Module):
             layer.log_step[...], layer.l_max = jnp.log(layer.step / rate), l_max
             return {"log_step": layer.log_step[...], **{name: layer._from_C(row) for name, row in C.items()}}
 
-        converted = in_float64(convert, self)
-        steps = np.exp(np.asarray(converted["log_step"], np.float64))
-        if not (STEPS[0] <= steps.min() and steps.max() <= STEPS[1]):
-            raise ValueError(f"steps lie within {STEPS}, but at the rate {rate} they would reach from {steps.min():.3g} to {steps.max():.3g}")
         layer = nnx.clone(self)
         layer.l_max = l_max
-        for name, value in converted.items():
+        for name, value in in_float64(convert, self).items():
             getattr(layer, name)[...] = value
         return layer
 
@@ -493,15 +493,20 @@ def in_float64(function: Callable, layer: nnx.Module):
     Raises:
         ValueError: the layer's parameters have no values yet, inside a JAX transformation.
     """
+    _require_values(layer)
     graph, state = nnx.split(layer)
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(state)):
-        raise ValueError("a layer is converted on the host, from parameters that have values: call this outside of jit, grad and vmap")
     real = layer.D.dtype
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.enable_x64(True), jax.default_device(cpu):
         double = jax.tree.map(lambda x: np.asarray(x, np.float64), state)
-        result = jax.device_get(jax.jit(lambda state: function(nnx.merge(graph, state)))(double))
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(real, jnp.complex64) if np.iscomplexobj(x) else real), result)
+        result = jax.jit(lambda state: function(nnx.merge(graph, state)))(double)
+    rounded = lambda x: jnp.asarray(np.asarray(x), jnp.result_type(real, jnp.complex64) if jnp.iscomplexobj(x) else real)
+    return jax.tree.map(rounded, result)
+
+
+def _require_values(layer) -> None:
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(nnx.state(layer))):
+        raise ValueError("a layer is converted on the host, from parameters that have values: call this outside of jit, grad and vmap")
 
 
 def _read(C, x):

@@ -197,8 +197,10 @@ class ModelRecurrence:
         model = nnx.merge(self.graph, self.parameters)
         if x.ndim != 2 or x.shape[1] != model.encoder.in_features:
             raise ValueError(f"x has shape (batch, {model.encoder.in_features} inputs), but {x.shape} was given")
-        if len(state.layers) != len(self.layers) or state.total.shape[0] != x.shape[0] or state.count.shape != x.shape[:1]:
-            raise ValueError(f"this model has a state of {len(self.layers)} layers for each of {x.shape[0]} sequences, but another was given")
+        shapes = [part.shape for part in jax.tree.leaves(state)]
+        wanted = [part.shape for part in jax.tree.leaves(self.initial_state(x.shape[0]))]
+        if shapes != wanted:
+            raise ValueError(f"for {x.shape[0]} sequences this model's state has parts of shapes {wanted}, but {shapes} were given")
         x = model.encoder(x)
         layers = []
         for block, layer, layer_state in zip(model.blocks, self.layers, state.layers, strict=True):

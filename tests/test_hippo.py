@@ -87,12 +87,12 @@ def test_the_diagonal_initialisations_by_hand():
     np.testing.assert_array_equal(s4d_legs(6), dplr_legs(6)[0])
 
 
-@pytest.mark.parametrize("N", [64, 256])
-def test_inv_is_close_to_legs_in_the_bulk(N):
-    """Sorted, the frequencies of the two differ by a few per cent where they are neither the slowest nor the fastest."""
+@pytest.mark.parametrize("N", [64, 256, 1024])
+def test_inv_follows_legs(N):
+    """Sorted, its frequencies are 10 to 23 % below those of LegS, but for the slowest and the fastest."""
     inv, legs = (np.sort(np.asarray(start(N).imag)) for start in (s4d_inv, s4d_legs))
-    bulk = slice(N // 8, -N // 16)
-    assert np.abs(inv[bulk] / legs[bulk] - 1).max() < 0.1
+    ratio = (inv / legs)[N // 8 : -N // 16]
+    assert 0.77 < ratio.min() and ratio.max() < 0.91
 
 
 @pytest.mark.parametrize("start", [dplr_legs, s4d_lin, s4d_inv, s4d_legs])
