@@ -219,6 +219,11 @@ def test_a_step_contains_no_solve():
     assert "8,8" not in program and "4,4" not in program, "a matrix of the state's size"
 
 
+def test_inside_jit_a_step_may_be_a_plain_number():
+    one = jnp.ones(1, jnp.complex64)
+    assert jax.jit(lambda x: kernel_dplr(-x, x, x, x, x, 0.1, 4))(one).shape == (4,)
+
+
 def test_c_tilde_belongs_to_one_length(float64):
     """N = 8, LegS, step 1/64, C_tilde = e_0: the same numbers at L = 128 are another filter, 26.9 % of the largest value away."""
     Lambda, P, B, V = dplr_legs(8)

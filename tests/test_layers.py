@@ -298,18 +298,27 @@ def test_another_sampling_rate_scales_the_step_once(kind):
     assert close(fast.at_rate(0.5)(u), np.asarray(layer(u)), 1e-4)
 
 
-def test_the_sine_at_several_rates(float64):
-    """N = 8, LegS, bilinear, u = sin(2 pi t) on [0, 1), step 1/L, C = ones: 1.17, 0.59, 0.29 % from one rate to the next."""
-    layer = S4(1, 8, 128, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
-    layer.log_step[...] = jnp.log(jnp.full(1, 1 / 128))
-    layer.D[...] = jnp.zeros(1)
-    layer.C_tilde[...] = layer._from_C((jnp.ones(8) @ dplr_legs(8)[3])[None])
+@pytest.mark.parametrize(
+    ("row", "differ", "forgotten"), [("ones", [1.17, 0.59, 0.29], 27.2), ("e_0", [0.82, 0.41, 0.20], 68.0)]
+)
+def test_the_sine_at_several_rates(float64, row, differ, forgotten):
+    """N = 8, LegS, bilinear, u = sin(2 pi t) on [0, 1), step 1/L: how far shared times differ in %, from each rate to twice that rate."""
+    C = (jnp.ones(8) if row == "ones" else jnp.zeros(8).at[0].set(1)) @ dplr_legs(8)[3]
     sine = lambda L: jnp.sin(2 * jnp.pi * jnp.arange(L) / L)[None, :, None]
-    outputs = {L: np.asarray(layer.at_rate(L / 128)(sine(L)))[0, :, 0] for L in (128, 256, 512, 1024)}
-    scale = lambda slow: np.abs(slow).max()
-    found = [np.abs(outputs[2 * L][::2] - outputs[L]).max() / scale(outputs[L]) for L in (128, 256, 512)]
-    found_ends = [np.abs(outputs[2 * L][1::2] - outputs[L]).max() / scale(outputs[L]) for L in (128, 256, 512)]
-    assert any(np.allclose(100 * np.array(each), [1.17, 0.59, 0.29], atol=0.006) for each in (found, found_ends)), (found, found_ends)
+
+    def sine_layer(l_max):
+        layer = S4(1, 8, l_max, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
+        layer.log_step[...], layer.D[...] = jnp.full(1, -jnp.log(128)), jnp.zeros(1)
+        layer.C_tilde[...] = layer._from_C(C[None])
+        return layer
+
+    def difference(fast, slow):
+        return 100 * np.abs(np.asarray(fast)[0, ::2] - np.asarray(slow)[0]).max() / np.abs(slow).max()
+
+    outputs = {L: sine_layer(128).at_rate(L / 128)(sine(L)) for L in (128, 256, 512, 1024)}
+    found = [difference(outputs[2 * L], outputs[L]) for L in (128, 256, 512)]
+    np.testing.assert_allclose(found, differ, rtol=0, atol=0.006)
+    assert difference(sine_layer(256)(sine(256)), outputs[128]) == pytest.approx(forgotten, abs=0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated_s4.ssm import causal_convolution, discretize, kernel_by_powers, scan_ssm
+from annotated_s4.ssm import DiscreteSSM, causal_convolution, discretize, kernel_by_powers, scan_ssm, two_sided_convolution
 
 METHODS = {"bilinear": "bilinear", "zoh": "zoh", "euler": "euler", "backward_euler": "backward_diff"}
 
@@ -158,6 +158,28 @@ def test_convolution_broadcasts_and_is_numpys():
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("L", [1, 2, 9])
+def test_both_directions_are_the_two_sums(float64, L):
+    """The past with one kernel, the future with the other; the present sample is counted once, with K_0."""
+    rng = np.random.default_rng(L)
+    u, K, K_reverse = rng.normal(size=(3, 1, L)), rng.normal(size=(4, L)), rng.normal(size=(4, L))
+    expected = np.zeros((3, 4, L))
+    for k in range(L):
+        for j in range(L):
+            expected[..., k] += u[..., j] * (K[:, k - j] if j <= k else K_reverse[:, j - k - 1])
+    y = two_sided_convolution(jnp.asarray(u), jnp.asarray(K)[None], jnp.asarray(K_reverse)[None])
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-13)
+    past = two_sided_convolution(jnp.asarray(u), jnp.asarray(K)[None], jnp.zeros((1, 4, L)))
+    np.testing.assert_allclose(past, causal_convolution(jnp.asarray(u), jnp.asarray(K)[None]), rtol=0, atol=1e-13)
+
+
+def test_a_step_of_the_change_is_the_step(float64):
+    rng = np.random.default_rng(0)
+    Ab, Bb, x, u = rng.normal(size=(2, 5, 5)), rng.normal(size=(2, 5)), rng.normal(size=(2, 5)), rng.normal(size=2)
+    ours = DiscreteSSM(jnp.asarray(Ab - np.eye(5)), jnp.asarray(Bb)).step(jnp.asarray(x), jnp.asarray(u))
+    np.testing.assert_allclose(ours, np.einsum("inm,im->in", Ab, x) + Bb * u[:, None], rtol=0, atol=1e-13)
+
+
 def test_kernel_broadcasts():
     systems = [random_system(4, seed) for seed in range(3)]
     A, B, C = (np.stack(parts) for parts in zip(*systems, strict=True))
@@ -190,6 +212,8 @@ EYE, ONES = jnp.eye(3), jnp.ones(3)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: two_sided_convolution(jnp.ones(3), jnp.ones(3), jnp.ones(4)), r"\(3,\), \(3,\) and \(4,\)"),
+        (lambda: two_sided_convolution(jnp.ones(0), jnp.ones(0), jnp.ones(0)), "at least one"),
         (lambda: discretize(jnp.ones((3, 2)), ONES, 0.1), r"A is a square matrix.*\(3, 2\)"),
         (lambda: discretize(EYE, jnp.ones(2), 0.1), r"N = 3 states.*\(2,\)"),
         (lambda: discretize(EYE, ONES, 0.0), "step.*positive.*0.0"),
