@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
+from annotated_s4.blocks import fits_in_a_block
 from annotated_s4.ssm import broadcast_modes
-from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook
+from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook, vandermonde_two_level
 
 Discretization = Literal["zoh", "bilinear"]
-Method = Literal["auto", "dense", "textbook"]
+Method = Literal["auto", "dense", "two_level", "textbook"]
 
 
 def kernel_diagonal(
@@ -32,8 +33,9 @@ def kernel_diagonal(
         zoh         g = exp(step Lambda)                                    Bb = B (exp(step Lambda) - 1) / Lambda
         bilinear    g = (1 + step/2 Lambda) / (1 - step/2 Lambda)           Bb = B step / (1 - step/2 Lambda)
 
-    `"dense"` writes down all powers of half of the state. `"textbook"` is the form of 2022 over the full state. `"auto"` is
-    `"dense"`.
+    `"dense"` writes down all powers of half of the state. `"two_level"` makes them of two thin matrices, with memory that does not
+    grow with the state. `"textbook"` is the form of 2022 over the full state. `"auto"` is `"dense"` for what fits in
+    one block of numbers, else `"two_level"`.
 
     Args:
         Lambda, B, C: one of each conjugate pair; Re Lambda is negative.
@@ -53,7 +55,7 @@ def kernel_diagonal(
     exponents = _exponents(step[..., None] * Lambda, discretization)
     if method == "textbook":
         return _of_each_system(lambda a, x: vandermonde_textbook(a, x, L).real, numerators, exponents)
-    return vandermonde_pairs(numerators, exponents, L)
+    return _product(numerators, exponents, L, method)
 
 
 def kernel_dss(
@@ -69,8 +71,8 @@ def kernel_dss(
 
         W = C B (exp(L step Lambda) - 1):
 
-    like S4's C_tilde, W belongs to one L, and the same W at another length is another filter. `"dense"` evaluates
-    the product; `"textbook"` is the form of 2022, an explicit (N, L) matrix whose rows are divided by their sums.
+    like S4's C_tilde, W belongs to one L, and the same W at another length is another filter. `"dense"` and `"two_level"`
+    evaluate the product; `"textbook"` is the form of 2022, an explicit (N, L) matrix whose rows are divided by their sums.
 
     Args:
         Lambda, W: one of each conjugate pair; Re Lambda is negative.
@@ -89,7 +91,7 @@ def kernel_dss(
     exponents = step[..., None] * Lambda
     if method == "textbook":
         return _of_each_system(lambda *system: _dss_textbook(*system, L), W, Lambda, exponents)
-    return vandermonde_pairs(W / Lambda * exprel(exponents) / (L * exprel(L * exponents)), exponents, L)
+    return _product(W / Lambda * exprel(exponents) / (L * exprel(L * exponents)), exponents, L, method)
 
 
 def _dss_textbook(W, Lambda, exponents, L):
@@ -168,6 +170,12 @@ def _exponents(scaled, discretization):
     # v = -2 gives g = 0, which has no angle and no logarithm.
     angle = jnp.arctan2(scaled.imag, jnp.where((scaled.imag == 0) & (across == 0), 1, across))
     return jax.lax.complex(jnp.log1p(jnp.maximum(change, jnp.finfo(change.dtype).eps - 1)) / 2, angle)
+
+
+def _product(numerators, exponents, L, method):
+    """The Vandermonde product; `"auto"` is `"dense"` for what fits in one block."""
+    dense = method == "dense" or (method == "auto" and fits_in_a_block(exponents.size, L))
+    return (vandermonde_pairs if dense else vandermonde_two_level)(numerators, exponents, L)
 
 
 def _of_each_system(kernel, *parameters):

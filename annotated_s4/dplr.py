@@ -10,13 +10,15 @@ from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Complex, Float
 
-from annotated_s4.cauchy import cauchy_textbook, pair_sum
+from annotated_s4.blocks import BLOCK, fits_in_a_block, map_systems
+from annotated_s4.cauchy import cauchy_textbook, pair_sum, pair_sum_real
 from annotated_s4.generating import roots_of_unity
 from annotated_s4.ssm import broadcast_modes
 
-Method = Literal["auto", "dense", "textbook"]
+Method = Literal["auto", "dense", "blocked", "textbook"]
 
 
 def kernel_dplr(
@@ -37,8 +39,10 @@ def kernel_dplr(
         K_hat(theta) = step e^{i theta/2} [ kappa(C~, B) - step c kappa(C~, P) kappa(Q*, B) / (1 + step c kappa(Q*, P)) ]
 
     and K is its inverse FFT. Re Lambda must be negative, so that no d_n is zero, and A stable: the first implies the second if
-    Q = P, and not otherwise. `"dense"` evaluates this at half of the frequencies, since K is real. `"textbook"` is the form of
-    2022, with its pole at z = -1, over the full state and all roots. `"auto"` is `"dense"`.
+    Q = P, and not otherwise. `"dense"` evaluates this at half of the frequencies, since K is real. `"blocked"` does so for
+    a few systems at a time, with memory that does not grow with the state, and its own way back. `"textbook"` is the form of
+    2022, with its pole at z = -1, over the full state and all roots. `"auto"` is `"dense"` for what fits in one block, else
+    `"blocked"`.
 
     Args:
         Lambda, P, Q, B, C_tilde: one of each conjugate pair; the imaginary part of Lambda may have either sign.
@@ -55,7 +59,9 @@ def kernel_dplr(
     if L < 1:
         raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
     step, *system = broadcast_modes(step, Lambda=Lambda, P=P, Q=Q, B=B, C_tilde=C_tilde)
-    return (_kernel_textbook if method == "textbook" else _kernel_dense)(*system, step, L)
+    if method == "auto":
+        method = "dense" if fits_in_a_block(step.size, system[0].shape[-1] * (L // 2 + 1)) else "blocked"
+    return {"dense": _kernel_dense, "blocked": _kernel_blocked, "textbook": _kernel_textbook}[method](*system, step, L)
 
 
 def _kernel_dense(Lambda, P, Q, B, C_tilde, step, L):
@@ -67,6 +73,35 @@ def _kernel_dense(Lambda, P, Q, B, C_tilde, step, L):
     low_rank = step_c * kappa(C_tilde, P) * kappa(Q.conj(), B) / (1 + step_c * kappa(Q.conj(), P))
     K_hat = step[..., None] * along(jnp.exp(0.5j * theta)) * (kappa(C_tilde, B) - low_rank)
     return jnp.fft.irfft(K_hat, n=L)
+
+
+def _kernel_blocked(Lambda, P, Q, B, C_tilde, step, L):
+    """The same form in real arithmetic, a block of systems at a time."""
+    modes, leading = Lambda.shape[-1], step.shape
+    flat = [x.reshape(-1, modes) for x in (Lambda, P, Q, B, C_tilde)]
+    plain, ruled = (partial(_block, L, rule) for rule in (False, True))
+    return map_systems(plain, ruled, modes * (L // 2 + 1), *flat, step.reshape(-1)).reshape(*leading, L)
+
+
+def _block(L, ruled, Lambda, P, Q, B, C_tilde, step):
+    """The kernels of a block of systems, from all four sums to the inverse FFT."""
+    theta = jnp.asarray(2 * np.pi * np.arange(L // 2 + 1) / L, step.dtype)
+    products = jnp.stack([C_tilde * B, C_tilde * P, Q.conj() * B, Q.conj() * P], axis=1)  # systems 4 modes
+    scaled = step[:, None] * Lambda
+    kappa = _in_chunks(lambda part: pair_sum_real(products, scaled, part, ruled), theta, -(-Lambda.size * theta.size // (2 * BLOCK)))
+    step_c = step[:, None] * jnp.cos(theta / 2)[None]
+    low_rank = step_c * kappa[:, 1] * kappa[:, 2] / (1 + step_c * kappa[:, 3])
+    return jnp.fft.irfft(step[:, None] * jnp.exp(0.5j * theta)[None] * (kappa[:, 0] - low_rank), n=L)
+
+
+def _in_chunks(sums, theta, chunks):
+    """sums(theta) (..., frequencies) in chunks of the frequencies: where those of a single system fill a block by themselves."""
+    if chunks == 1:
+        return sums(theta)
+    size = -(-theta.size // chunks)
+    padded = jnp.concatenate([theta, jnp.broadcast_to(theta[-1:], (size * chunks - theta.size,))]).reshape(chunks, size)
+    found = jnp.moveaxis(jax.lax.map(jax.checkpoint(sums), padded), 0, -2)
+    return found.reshape(*found.shape[:-2], -1)[..., : theta.size]
 
 
 def _kernel_textbook(Lambda, P, Q, B, C_tilde, step, L):

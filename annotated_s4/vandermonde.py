@@ -1,8 +1,13 @@
 """The Vandermonde product: sums over the modes of a state, sum_n a_n exp(l v_n), for l = 0, 1, ..., L - 1 at once."""
 
+import math
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float
+
+from annotated_s4.blocks import map_systems
 
 
 def vandermonde_textbook(numerators: Complex[Array, " N"], exponents: Complex[Array, " N"], L: int) -> Complex[Array, " {L}"]:
@@ -36,6 +41,38 @@ def vandermonde_pairs(
     _require_product(numerators, exponents, L)
     l = jnp.arange(L, dtype=exponents.real.dtype).reshape((1,) * (exponents.ndim - 1) + (L, 1))  # ... L 1
     return 2 * (numerators[..., None, :] * jnp.exp(l * exponents[..., None, :])).sum(-1).real
+
+
+def vandermonde_two_level(
+    numerators: Complex[Array, "*leading modes"], exponents: Complex[Array, "*leading modes"], L: int
+) -> Float[Array, "*leading {L}"]:
+    """2 Re sum_n a_n exp(l v_n), with l = T i + j split into a coarse and a fine part, exp(l v) = exp(T i v) exp(j v):
+
+        K_{Ti+j} = 2 Re sum_n (a_n exp(T i v_n)) exp(j v_n),
+
+    a product of two thin matrices, L/T x modes and modes x T. With T about the root of L that takes 2 sqrt(L) exponentials for each mode
+    and not L, and a few systems at a time, so that temporaries do not grow with the number of systems or modes.
+
+    Raises:
+        ValueError: L is below 1, or numerators and exponents do not have the same number of modes.
+
+    Source: chapter 15.
+    """
+    _require_product(numerators, exponents, L)
+    T = 2 ** math.ceil(math.log2(L) / 2)
+    modes = exponents.shape[-1]
+    block = partial(_two_level_block, L, T)
+    K = map_systems(block, block, modes * (T + -(-L // T)), numerators.reshape(-1, modes), exponents.reshape(-1, modes))
+    return K.reshape(*exponents.shape[:-1], L)
+
+
+def _two_level_block(L, T, numerators, exponents):
+    powers = lambda l: jnp.exp(l.astype(exponents.real.dtype)[None, :, None] * exponents[:, None])  # systems l modes
+    coarse, fine = numerators[:, None] * powers(jnp.arange(0, L, T)), powers(jnp.arange(T))
+    # Re (a b) = Re a Re b - Im a Im b, as one real product over twice the modes.
+    coarse, fine = jnp.concatenate([coarse.real, -coarse.imag], -1), jnp.concatenate([fine.real, fine.imag], -1)
+    K = 2 * jnp.einsum("hin,hjn->hij", coarse, fine, precision="highest")
+    return K.reshape(K.shape[0], -1)[:, :L]
 
 
 def _require_product(numerators, exponents, L) -> None:

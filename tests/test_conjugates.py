@@ -27,6 +27,8 @@ UNANNOTATED = {
     "_convert": {"row", "Lambda", "P", "Q"},
     "_project": {"Q", "x"},
     "_exponents": {"scaled"},
+    "_block": SYSTEM,
+    "_two_level_block": {"numerators", "exponents"},
 }
 # The textbook form of a diagonal kernel takes the real part of a sum over pairs, and a pair that is twice the same mode has the
 # same real part: there is nothing to notice.
@@ -112,6 +114,11 @@ def checks(modules):
         expected = [np.sum(full(system[1]) / (2j * s[j] - STEP * c[j] * full(system[0]))) for j in range(2)]
         return close(cauchy.pair_sum(P, Lambda, jnp.asarray(STEP), jnp.asarray(theta)), expected)
 
+    def real_pairs():
+        rows = jnp.stack([P, Q])[None]
+        found = cauchy.pair_sum_real(rows, STEP * Lambda[None], jnp.asarray(theta), False)[0]
+        return close(found, np.array([cauchy.pair_sum(row, Lambda, jnp.asarray(STEP), jnp.asarray(theta)) for row in rows[0]]))
+
     def textbook_sum():
         expected = [np.sum(system[1] / (w - system[0])) for w in z]
         return close(cauchy.cauchy_textbook(P, jnp.asarray(z), Lambda), expected)
@@ -163,6 +170,9 @@ def checks(modules):
         "powers": powers,
         "exprel": lambda: close(diagonal.exprel(Lambda), (np.exp(system[0]) - 1) / system[0]),
         "diagonal dense": diagonal_kernels("dense"),
+        "diagonal two-level": diagonal_kernels("two_level"),
+        "blocked": lambda: close(dplr.kernel_dplr(Lambda, P, Q, B, jnp.asarray(C_tilde), STEP, L, "blocked"), K),
+        "real pairs": real_pairs,
         "diagonal textbook": diagonal_kernels("textbook"),
         "diagonal step": diagonal_step,
         "to tilde": lambda: close(generating.to_tilde(C, Lambda, P, Q, step, L), C_tilde),

@@ -12,7 +12,7 @@ from annotated_s4.diagonal import discretize_diagonal, exprel, kernel_diagonal, 
 from tests.systems import diagonal_discretization, full, kernel_of, random_dplr
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "peer_kernels.npz")
-DISCRETIZATIONS, METHODS = ("zoh", "bilinear"), ("dense", "textbook")
+DISCRETIZATIONS, METHODS = ("zoh", "bilinear"), ("dense", "two_level", "textbook")
 
 
 def random_diagonal(N, seed):
@@ -56,9 +56,10 @@ def test_single_precision(L, discretization):
     double = [np.asarray(part, np.complex128) for part in system]
     Ab, Bb = diagonal_discretization(*double[:2], np.float64(step), discretization)
     expected = (full(double[2] * Bb[:32]) @ np.diag(Ab)[:, None] ** np.arange(L)).real
-    K = kernel_diagonal(*map(jnp.asarray, system), step, L, discretization)
-    assert K.dtype == jnp.float32
-    assert np.abs(K - expected).max() < 1e-5 * np.abs(expected).max()
+    for method in ("dense", "two_level"):
+        K = kernel_diagonal(*map(jnp.asarray, system), step, L, discretization, method)
+        assert K.dtype == jnp.float32
+        assert np.abs(K - expected).max() < 1e-5 * np.abs(expected).max(), method
     steps = run_steps(system, step, L, discretization)
     assert np.abs(steps - expected).max() < 1e-5 * np.abs(expected).max()
 
@@ -211,11 +212,11 @@ MODES = -jnp.ones(2, jnp.complex64)
         (lambda: kernel_diagonal(MODES, MODES, MODES, 0.1, 0), "L.*at least 1.*0"),
         (lambda: kernel_diagonal(MODES, MODES, MODES, 0.0, 4), "step.*positive.*0.0"),
         (lambda: kernel_diagonal(MODES, MODES, MODES, 0.1, 4, "euler"), "zoh, bilinear.*'euler'"),
-        (lambda: kernel_diagonal(MODES, MODES, MODES, 0.1, 4, method="fast"), "auto, dense, textbook.*'fast'"),
+        (lambda: kernel_diagonal(MODES, MODES, MODES, 0.1, 4, method="fast"), "auto, dense, two_level, textbook.*'fast'"),
         (lambda: kernel_diagonal(MODES, MODES, MODES[:1], 0.1, 4), r"'C': \(1,\)"),
         (lambda: kernel_dss(MODES, MODES, 0.1, 0), "L.*at least 1.*0"),
         (lambda: kernel_dss(MODES, MODES[:1], 0.1, 4), r"'W': \(1,\)"),
-        (lambda: kernel_dss(MODES, MODES, 0.1, 4, method="fast"), "auto, dense, textbook.*'fast'"),
+        (lambda: kernel_dss(MODES, MODES, 0.1, 4, method="fast"), "auto, dense, two_level, textbook.*'fast'"),
         (lambda: discretize_diagonal(MODES, MODES, -1.0), "step.*positive.*-1.0"),
     ],
 )

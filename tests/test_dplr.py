@@ -13,7 +13,7 @@ from annotated_s4.hippo import dplr_legs
 from tests.systems import dense_discretization, dense_kernel, full, random_dplr
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "peer_kernels.npz")
-METHODS = ("dense", "textbook")
+METHODS = ("dense", "blocked", "textbook")
 
 
 def kernel(system, step, L, method):
@@ -73,9 +73,10 @@ def test_single_precision(L, N):
         Ab, _ = dense_discretization(*system[:4], step)
         C_tilde = (full(system[4]) @ (np.eye(N) - np.linalg.matrix_power(Ab, L)))[: N // 2]
         single = [jnp.asarray(x, jnp.complex64) for x in (*system[:4], C_tilde)]
-        K = kernel_dplr(*single, step, L, method="dense")
-        assert K.dtype == jnp.float32
-        assert np.abs(K - expected).max() < 1e-5 * np.abs(expected).max()
+        for method in ("dense", "blocked"):
+            K = kernel_dplr(*single, step, L, method=method)
+            assert K.dtype == jnp.float32
+            assert np.abs(K - expected).max() < 1e-5 * np.abs(expected).max(), method
 
 
 def dense_kernel_in_jax(Lambda, P, Q, B, C_tilde, step, L):
@@ -109,9 +110,10 @@ def test_gradients_are_those_of_the_recurrence(float64, L, method):
 @pytest.mark.parametrize("L", [2, 4, 64, 1000, 1024])
 def test_gradients_are_finite_at_every_even_length(L):
     system = [jnp.asarray(x, jnp.complex64) for x in random_dplr(8, L)]
-    gradients = jax.grad(lambda *a: jnp.sum(kernel_dplr(*a, L) ** 2), argnums=tuple(range(6)))(*system, jnp.float32(0.01))
-    for gradient in gradients:
-        assert np.all(np.isfinite(gradient))
+    for method in ("dense", "blocked"):
+        loss = lambda *a: jnp.sum(kernel_dplr(*a, L, method=method) ** 2)
+        for gradient in jax.grad(loss, argnums=tuple(range(6)))(*system, jnp.float32(0.01)):
+            assert np.all(np.isfinite(gradient)), method
 
 
 def test_the_value_at_the_pole(float64):
@@ -240,7 +242,7 @@ MODES = jnp.ones(2, jnp.complex64)
     [
         (lambda: kernel_dplr(MODES, MODES, MODES, MODES, MODES, 0.1, 0), "L.*at least 1.*0"),
         (lambda: kernel_dplr(MODES, MODES, MODES, MODES, MODES, 0.0, 4), "step.*positive.*0.0"),
-        (lambda: kernel_dplr(MODES, MODES, MODES, MODES, MODES, 0.1, 4, method="fast"), "auto, dense, textbook.*'fast'"),
+        (lambda: kernel_dplr(MODES, MODES, MODES, MODES, MODES, 0.1, 4, method="fast"), "auto, dense, blocked, textbook.*'fast'"),
         (lambda: kernel_dplr(MODES, MODES, jnp.ones(3, jnp.complex64), MODES, MODES, 0.1, 4), r"'Q': \(3,\)"),
         (lambda: discretize_dplr(MODES, MODES, MODES, jnp.ones(3, jnp.complex64), 0.1), r"'B': \(3,\)"),
         (lambda: discretize_dplr(MODES, MODES, MODES, MODES, -1.0), "step.*positive.*-1.0"),
