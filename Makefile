@@ -34,7 +34,8 @@ serve: book
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
 
 test: book
-	$(BIN)/python -m pytest --nbval
+	$(BIN)/python -m pytest --numprocesses auto tests
+	$(BIN)/python -m pytest --nbval notebooks
 
 notebooks: $(READY)
 	$(BIN)/python -m tools.notebooks $(if $(ALL),--all)
