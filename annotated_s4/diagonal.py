@@ -5,14 +5,14 @@ conjugates, so that the system is real.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
 from annotated_s4.blocks import fits_in_a_block
-from annotated_s4.ssm import broadcast_modes
+from annotated_s4.ssm import broadcast_modes, require_one_of
 from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook, vandermonde_two_level
 
 Discretization = Literal["zoh", "bilinear"]
@@ -49,7 +49,7 @@ def kernel_diagonal(
 
     Source: Gu, Gupta, Goel, Re (2022), section 3; chapter 11.
     """
-    _require_one_of("method", method, Method)
+    require_one_of("method", method, Method)
     step, Lambda, B, C = broadcast_modes(step, Lambda=Lambda, B=B, C=C)
     numerators = C * discretize_diagonal(Lambda, B, step, discretization).Bb
     exponents = _exponents(step[..., None] * Lambda, discretization)
@@ -84,7 +84,7 @@ def kernel_dss(
 
     Source: Gupta, Gu, Berant (2022), proposition 1; chapter 11.
     """
-    _require_one_of("method", method, Method)
+    require_one_of("method", method, Method)
     if L < 1:
         raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
     step, Lambda, W = broadcast_modes(step, Lambda=Lambda, W=W)
@@ -148,7 +148,7 @@ def discretize_diagonal(
 
     Source: Gu, Gupta, Goel, Re (2022), section 3.1; chapter 11.
     """
-    _require_one_of("discretization", discretization, Discretization)
+    require_one_of("discretization", discretization, Discretization)
     step, Lambda, B = broadcast_modes(step, Lambda=Lambda, B=B)
     scaled = step[..., None] * Lambda
     # Both are step Lambda and step B times a factor that is 1 for short steps, so nothing is divided by Lambda.
@@ -183,8 +183,3 @@ def _of_each_system(kernel, *parameters):
     if parameters[0].ndim > 1:
         return jax.vmap(lambda *one: _of_each_system(kernel, *one))(*parameters)
     return kernel(*(jnp.concatenate([part, part.conj()]) for part in parameters))
-
-
-def _require_one_of(name, value, choices) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, but {value!r} was given")

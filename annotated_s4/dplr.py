@@ -6,7 +6,7 @@ state has as many modes again, the conjugates, so that the system is real.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxtyping import Array, Complex, Float
 from annotated_s4.blocks import BLOCK, fits_in_a_block, map_systems
 from annotated_s4.cauchy import cauchy_textbook, pair_sum, pair_sum_real
 from annotated_s4.generating import roots_of_unity
-from annotated_s4.ssm import broadcast_modes
+from annotated_s4.ssm import broadcast_modes, require_one_of
 
 Method = Literal["auto", "dense", "blocked", "textbook"]
 
@@ -54,8 +54,7 @@ def kernel_dplr(
 
     Source: Gu, Goel, Re (2022), lemmas C.2 to C.4 and algorithm 1; the form without a pole is derived in chapters 6 and 7.
     """
-    if method not in get_args(Method):
-        raise ValueError(f"method is one of {', '.join(get_args(Method))}, but {method!r} was given")
+    require_one_of("method", method, Method)
     if L < 1:
         raise ValueError(f"L is the length of the kernel and must be at least 1, but it is {L}")
     step, *system = broadcast_modes(step, Lambda=Lambda, P=P, Q=Q, B=B, C_tilde=C_tilde)

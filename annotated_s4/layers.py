@@ -7,7 +7,7 @@ numbers twice: `layer(u)` is a convolution, for all steps at once; `layer.as_rec
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Complex, Float, Inexact, Int, Key
 
-from annotated_s4.diagonal import Discretization, DiscreteDiagonal, discretize_diagonal, exprel, kernel_diagonal, kernel_dss
+from annotated_s4.diagonal import DiscreteDiagonal, Discretization, discretize_diagonal, exprel, kernel_diagonal, kernel_dss
 from annotated_s4.dplr import DiscreteDPLR, discretize_dplr, kernel_dplr
-from annotated_s4.generating import from_tilde, to_tilde
+from annotated_s4.generating import from_tilde
 from annotated_s4.hippo import dplr_legs, hippo_legs, s4d_inv, s4d_legs, s4d_lin
-from annotated_s4.ssm import DiscreteSSM, causal_convolution, discretize, kernel_by_powers, two_sided_convolution
+from annotated_s4.ssm import DiscreteSSM, causal_convolution, discretize, kernel_by_powers, require_one_of, two_sided_convolution
 
 # Whatever a parameter holds, a step and a decay stay between these. Far wider than anything that is learned, narrow enough that
 # nothing computed from them in single precision is zero or infinite.
@@ -403,8 +403,8 @@ class S4D(_PairLayer):
         discretization: Discretization = "zoh",
         **shared,
     ):
-        _require_one_of("init", init, Initialisation)
-        _require_one_of("discretization", discretization, Discretization)
+        require_one_of("init", init, Initialisation)
+        require_one_of("discretization", discretization, Discretization)
         self.init, self.discretization = init, discretization
         super().__init__(d_model, ssm_n, l_max, **shared)
 
@@ -435,7 +435,7 @@ class DSS(_PairLayer):
     row = "W"
 
     def __init__(self, d_model: int, ssm_n: int, l_max: int, *, init: Initialisation = "legs", **shared):
-        _require_one_of("init", init, Initialisation)
+        require_one_of("init", init, Initialisation)
         self.init = init
         super().__init__(d_model, ssm_n, l_max, **shared)
 
@@ -531,11 +531,6 @@ def _require_sizes(d_model, ssm_n, l_max, step_range, param_dtype) -> None:
         raise ValueError(f"param_dtype is float32 or float64, but it is {jnp.dtype(param_dtype)}: activations may be of another type, parameters not")
     if jnp.dtype(param_dtype) == jnp.float64 and not jax.config.jax_enable_x64:
         raise ValueError('param_dtype is float64, but JAX is set to 32 bits: jax.config.update("jax_enable_x64", True)')
-
-
-def _require_one_of(name, value, choices) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, but {value!r} was given")
 
 
 def _require_state(state, shape) -> None:

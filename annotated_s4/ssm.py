@@ -41,6 +41,7 @@ def discretize(
     Source: Gu, Goel, Re (2022), equation 3, for the bilinear form; chapter 1 derives all four.
     """
     _require_system(A, B)
+    require_one_of("method", method, Method)
     # Inside jit the step has no value yet, and this cannot be asked.
     if not isinstance(step, jax.core.Tracer) and not step > 0:
         raise ValueError(f"step is a time and must be positive, but it is {step}")
@@ -58,8 +59,6 @@ def discretize(
             block = jnp.zeros((N + 1, N + 1), A.dtype).at[:N, :N].set(A).at[:N, N].set(B)
             power = expm(step * block)
             return power[:N, :N], power[:N, N]
-        case _:
-            raise ValueError(f"method is one of {', '.join(get_args(Method))}, but {method!r} was given")
     both = jnp.linalg.solve(left, jnp.column_stack([right, step * B]))
     return both[:, :N], both[:, N]
 
@@ -206,6 +205,16 @@ def broadcast_modes(
     step = jnp.asarray(step, next(iter(parameters.values())).real.dtype)
     leading = jnp.broadcast_shapes(step.shape, *(shape[:-1] for shape in shapes.values()))
     return jnp.broadcast_to(step, leading), *(jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in parameters.values())
+
+
+def require_one_of(name: str, value: str, choices: object) -> None:
+    """Refuse what is not among the choices, a `Literal`.
+
+    Raises:
+        ValueError: names the choices and what was given.
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, but {value!r} was given")
 
 
 def _product(a, b):

@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ GOLDEN = np.load(Path(__file__).parent / "data" / "peer_kernels.npz")
 METHODS = ("dense", "blocked", "textbook")
 
 
+@partial(jax.jit, static_argnums=(2, 3))
 def kernel(system, step, L, method):
     """From C, as the oracle takes it, through C_tilde."""
     Lambda, P, Q, B, C = (jnp.asarray(x) for x in system)
