@@ -62,7 +62,15 @@ import optax
 from flax import nnx
 from matplotlib.patches import FancyBboxPatch
 
-from annotated_s4 import data, dplr, generating, hippo, layers, model, plotting
+from annotated_s4 import (
+    data,
+    dplr,
+    generating,
+    hippo,
+    layers,
+    model,
+    plotting,
+)
 from annotated_s4 import ssm, train
 from annotated_s4.dplr import kernel_dplr
 
@@ -119,6 +127,7 @@ assert all(array.dtype == jnp.float32 for array in learned)
 # $$ \mathrm{E}\,K_l^2 = 2 \sum_n |x_n|^2 = \lVert \bar A^{\,l} \bar B \rVert^2 , $$ (layer-variance)
 #
 # because each partner adds as much again to the norm of the full state. It is the value that chapter 4 found for its real $C$, in an exercise.
+
 
 # %%
 def to_complex(pair):
@@ -255,6 +264,7 @@ assert abs(inside - 0.01) < 1e-6 and beyond == 0
 #
 # **By hand**, with one mode: $\lambda = -1$, $P = 1$, so $A = -2$ and $A + A^* = -4 = 2 \cdot (-1) - 2$. Take $\Delta = \frac12$ and $x = 3$. Then $w = 3/(4 + 2) = \frac12$ and $\bar A x = (4 - 2) \cdot \frac12 = 1$. Left: $9 - 1 = 8$. Right: $-8 \cdot \frac12 \cdot (-4) \cdot \frac12 = 8$.
 
+
 # %%
 def check_lines(A, x, step):
     """Each displayed line of the proof, evaluated."""
@@ -284,7 +294,9 @@ both = A + A.conj().T
 right = 2 * np.diag(Lambda.real) - 2 * np.outer(P, P.conj())
 assert error(both, right) < 1e-13  # layer-hermitian
 number = np.vdot(x, both @ x)
-by_sums = 2 * np.sum(Lambda.real * abs(x) ** 2) - 2 * abs(np.vdot(P, x)) ** 2
+by_sums = (
+    2 * np.sum(Lambda.real * abs(x) ** 2) - 2 * abs(np.vdot(P, x)) ** 2
+)
 assert abs(number - by_sums) < 1e-12 and by_sums < 0  # layer-negative
 assert check_lines(A, x, 0.3) > 0  # layer-lengths, layer-contraction
 print("every line of the proof holds on random complex numbers")
@@ -306,7 +318,10 @@ def dense(Lambda, P, Q):
 
 def bilinear(A, B, step):
     """Ab and Bb with a dense solve, in float64."""
-    left, right = np.eye(len(A)) - step / 2 * A, np.eye(len(A)) + step / 2 * A
+    left, right = (
+        np.eye(len(A)) - step / 2 * A,
+        np.eye(len(A)) + step / 2 * A,
+    )
     return np.linalg.solve(left, right), np.linalg.solve(left, step * B)
 
 
@@ -322,12 +337,18 @@ for size in (2, 8, 64):
     generator = np.random.default_rng(0)
     systems = [random_system(generator, size) for _ in range(300)]
     for name, right in (("Q = P", 1), ("free Q", 2)):
-        matrices = np.stack([dense(s[0], s[1], s[right]) for s in systems])
+        matrices = np.stack(
+            [dense(s[0], s[1], s[right]) for s in systems]
+        )
         rightmost[name, size] = np.linalg.eigvals(matrices).real.max(-1)
-counts = {key: int((values > 0).sum()) for key, values in rightmost.items()}
+counts = {
+    key: int((values > 0).sum()) for key, values in rightmost.items()
+}
 for size in (2, 8, 64):
     print(f"N = {size:2}: unstable of 300,", end=" ")
-    print(f"free Q {counts['free Q', size]}, Q = P {counts['Q = P', size]}")
+    print(
+        f"free Q {counts['free Q', size]}, Q = P {counts['Q = P', size]}"
+    )
 assert all(counts["Q = P", size] == 0 for size in (2, 8, 64))
 assert counts["free Q", 2] < counts["free Q", 8] < counts["free Q", 64]
 assert counts["free Q", 8] > 150 and counts["free Q", 64] > 250
@@ -335,15 +356,21 @@ assert counts["free Q", 8] > 150 and counts["free Q", 64] > 250
 # %%
 generator = np.random.default_rng(0)
 systems = [random_system(generator, 16) for _ in range(40)]
-figure, panels = plt.subplots(1, 2, figsize=(6.4, 3.4), sharex=True, sharey=True)
+figure, panels = plt.subplots(
+    1, 2, figsize=(6.4, 3.4), sharex=True, sharey=True
+)
 angle, share = np.linspace(0, 2 * np.pi, 200), []
-for panel, right, name in zip(panels, (2, 1), ("free Q", "Q = P"), strict=True):
+for panel, right, name in zip(
+    panels, (2, 1), ("free Q", "Q = P"), strict=True
+):
     matrices = [dense(s[0], s[1], s[right]) for s in systems]
     steps = [bilinear(A, A[0], 0.2)[0] for A in matrices]
     g = np.linalg.eigvals(np.stack(steps)).ravel()
     inside = np.abs(g) < 1
     share.append(1 - inside.mean())
-    panel.plot(np.cos(angle), np.sin(angle), "-", color="0.4", linewidth=1)
+    panel.plot(
+        np.cos(angle), np.sin(angle), "-", color="0.4", linewidth=1
+    )
     panel.plot(g[inside].real, g[inside].imag, "o", markersize=3)
     panel.plot(g[~inside].real, g[~inside].imag, "x", markersize=5)
     panel.set(xlabel=f"real part, {name}", aspect="equal")
@@ -380,7 +407,9 @@ def tilde(Lambda, P, C, step, L):
     Lambda, P, C: (..., N/2) complex, step: (...)  ->  (..., N/2)
     """
     P, silence = P.conj(), jnp.zeros_like(step)
-    transposed = dplr.discretize_dplr(Lambda, P, P, jnp.zeros_like(P), step)
+    transposed = dplr.discretize_dplr(
+        Lambda, P, P, jnp.zeros_like(P), step
+    )
     times_Ab = lambda _, row: transposed.step(row, silence)
     return C - jax.lax.fori_loop(0, L, times_Ab, C)
 
@@ -394,8 +423,12 @@ assert error(found, exact) < 1e-5
 to_tilde = jax.jit(generating.to_tilde, static_argnums=5)
 theirs = to_tilde(single[2], *single[:2], single[1], jnp.float32(0.01), L)
 assert error(theirs, exact) < 1e-4
-without_bar = tilde(single[0], single[1].conj(), single[2], jnp.float32(0.01), L)
-print(f"with P in place of its conjugate: off by {error(without_bar, exact):.0%}")
+without_bar = tilde(
+    single[0], single[1].conj(), single[2], jnp.float32(0.01), L
+)
+print(
+    f"with P in place of its conjugate: off by {error(without_bar, exact):.0%}"
+)
 assert error(without_bar, exact) > 0.05
 
 # %% [markdown]
@@ -415,10 +448,14 @@ def scales(N, step, L=64):
         from_tilde.append(np.linalg.norm(inverse @ x))
         x = Ab @ x
     rms = lambda v: np.sqrt(np.mean(np.square(v)))
-    return np.linalg.norm(inverse) / np.sqrt(N), rms(from_tilde) / rms(from_C)
+    return np.linalg.norm(inverse) / np.sqrt(N), rms(from_tilde) / rms(
+        from_C
+    )
 
 
-print("L = 64                guess |  N = 8: C  kernel |  N = 64: C  kernel")
+print(
+    "L = 64                guess |  N = 8: C  kernel |  N = 64: C  kernel"
+)
 larger = {}
 for step in (0.0001, 0.001, 0.01, 0.1):
     window = 64 * step
@@ -426,7 +463,9 @@ for step in (0.0001, 0.001, 0.01, 0.1):
     larger[step] = scales(8, step), scales(64, step)
     (C_8, K_8), (C_64, K_64) = larger[step]
     case = f"step {step:6}, window {window:6.4g}"
-    print(f"{case:27} {guess:5.1f} {C_8:11.1f} {K_8:7.1f} {C_64:12.1f} {K_64:7.1f}")
+    print(
+        f"{case:27} {guess:5.1f} {C_8:11.1f} {K_8:7.1f} {C_64:12.1f} {K_64:7.1f}"
+    )
 assert 3 < larger[0.001][0][1] < 4.5 and 1.5 < larger[0.001][1][1] < 2.2
 assert all(scale < 1.2 for pair in larger[0.1] for scale in pair)
 
@@ -443,7 +482,9 @@ assert all(scale < 1.2 for pair in larger[0.1] for scale in pair)
 # ````
 
 # %%
-trained, longer = (layers.S4(1, 8, n, rngs=nnx.Rngs(0)) for n in (64, 128))
+trained, longer = (
+    layers.S4(1, 8, n, rngs=nnx.Rngs(0)) for n in (64, 128)
+)
 row = hippo.dplr_legs(8)[3][0]  # e_0 V: no conjugate
 trained.C_tilde[...] = to_pair(row)[None]
 trained.log_step[...] = jnp.log(jnp.full(1, 1 / 64))
@@ -465,13 +506,16 @@ except ValueError as refusal:
 #
 # Now the parameters and the kernel become an NNX module, in two pieces. First what is stored, and what it stands for. `Slow` is the package's kind of parameter for what shapes a memory; it is a `Param` by another name, and a later section says what for.
 
+
 # %%
 class Parameters(nnx.Module):
     """Lambda, P, B, C~, step and D of H features, as real numbers."""
 
     def __init__(self, H, N, l_max, rngs):
         Lambda, P, B, _ = hippo.dplr_legs(N)
-        for_all = lambda v: layers.Slow(jnp.broadcast_to(v, (H, *v.shape)))
+        for_all = lambda v: layers.Slow(
+            jnp.broadcast_to(v, (H, *v.shape))
+        )
         between = {"minval": jnp.log(0.001), "maxval": jnp.log(0.1)}
         log_step = jax.random.uniform(rngs.params(), (H,), **between)
         self.l_max = l_max  # the length that C~ belongs to
@@ -482,7 +526,9 @@ class Parameters(nnx.Module):
         self.D = nnx.Param(jnp.ones(H))
         C = draw_C(rngs.params(), H, N // 2)
         Lambda, P, _, step = self.system()
-        self.C_tilde = nnx.Param(to_pair(tilde(Lambda, P, C, step, l_max)))
+        self.C_tilde = nnx.Param(
+            to_pair(tilde(Lambda, P, C, step, l_max))
+        )
 
     def system(self):
         """Lambda, P, B: (H, N/2) complex, and the step: (H,)."""
@@ -494,6 +540,7 @@ class Parameters(nnx.Module):
 
 # %% [markdown]
 # Then what it does, equation {eq}`layer-output`. The kernel is made for `l_max` and cut; the convolution is that of [chapter 2](02_convolution.ipynb).
+
 
 # %%
 class S4Layer(Parameters):
@@ -525,7 +572,9 @@ run = nnx.jit(lambda module, u: module(u))
 def shaken(layer, seed, spread=0.3):
     """A copy of the layer with N(0, spread^2) added to each number."""
     draw, copy = np.random.default_rng(seed), nnx.clone(layer)
-    add = lambda v: v + jnp.asarray(draw.normal(scale=spread, size=v.shape), v.dtype)
+    add = lambda v: (
+        v + jnp.asarray(draw.normal(scale=spread, size=v.shape), v.dtype)
+    )
     nnx.update(copy, jax.tree.map(add, nnx.state(layer)))
     return copy
 
@@ -572,7 +621,9 @@ assert error(run(packaged, u), y) < 1e-6
 moved = np.abs(run(layer, u.at[:, 40, 5].add(1.0)) - y).max(axis=0)
 rounding = 1e-5 * float(jnp.abs(y).max())
 first_step = np.flatnonzero(moved[:, 5] > rounding)[0]
-print(f"an input changed at step 40 moves the outputs from {first_step} on")
+print(
+    f"an input changed at step 40 moves the outputs from {first_step} on"
+)
 assert moved[:40].max() < rounding < moved[40, 5]
 assert np.delete(moved, 5, axis=1).max() < rounding
 
@@ -585,7 +636,9 @@ assert np.delete(moved, 5, axis=1).max() < rounding
 for seed in range(3):
     wild = shaken(layer, seed, spread=100.0)
     steps = np.asarray(wild.system()[3])
-    radius = [abs(np.linalg.eigvals(s[0])).max() for s in in_float64(wild)]
+    radius = [
+        abs(np.linalg.eigvals(s[0])).max() for s in in_float64(wild)
+    ]
     assert max(radius) < 1
     assert jnp.isfinite(run(wild, u)).all()
     assert steps.min() >= 0.99e-6 and steps.max() <= 10.01
@@ -666,7 +719,9 @@ except ValueError as refusal:
 program = jax.make_jaxpr(rnn.step)(u[:, 0], state)
 names = {equation.primitive.name for equation in program.eqns}
 inner = str(program)  # with the programs inside the program
-assert not any(word in inner for word in ("solve", "lu[", "inv", "custom_linear"))
+assert not any(
+    word in inner for word in ("solve", "lu[", "inv", "custom_linear")
+)
 print("the step solves nothing:", "triangular_solve" not in inner)
 
 # %% [markdown]
@@ -706,7 +761,9 @@ for name, call in (
     ("prefill", lambda layer, u: layer.prefill(u)),
     ("all states", all_states),
 ):
-    program = jax.jit(lambda stored, u, call=call: call(nnx.merge(graph, stored), u))
+    program = jax.jit(
+        lambda stored, u, call=call: call(nnx.merge(graph, stored), u)
+    )
     plan = program.lower(stored, long_batch).compile().memory_analysis()
     plans[name] = plan.temp_size_in_bytes
     print(f"{name}: {plans[name] / 2**20:.1f} MiB")
@@ -721,22 +778,29 @@ assert plans["all states"] > 0.9 * by_hand > 2 * plans["prefill"]
 #
 # One period of a sine, with 64 samples and with 128. Sample $k$ belongs to the end of its step, so sample $k$ of the slow signal and sample $2k + 1$ of the fast one are at the same time. The outputs there should differ by a few per cent: chapter 9 found an error of first order, halved at each doubling of the rate.
 
+
 # %%
 def sine(samples):
     """sin(2 pi t_k), t_k = (k + 1)/samples, in all features."""
     t = (jnp.arange(samples) + 1) / samples
-    return jnp.broadcast_to(jnp.sin(2 * jnp.pi * t)[None, :, None], (1, samples, H))
+    return jnp.broadcast_to(
+        jnp.sin(2 * jnp.pi * t)[None, :, None], (1, samples, H)
+    )
 
 
 twice = packaged.at_rate(2.0)
-assert twice.l_max == 2 * L and error(2 * twice.step, packaged.step) < 1e-6
+assert (
+    twice.l_max == 2 * L and error(2 * twice.step, packaged.step) < 1e-6
+)
 slow, fast = run(packaged, sine(L)), run(twice, sine(2 * L))
 first = error(fast[:, 1::2], slow)
 print(f"64 and 128 samples differ by {first:.1%}")
 assert first < 0.05
 
 rnn_twice = twice.as_recurrence()
-by_steps, _ = run_steps(rnn_twice, sine(2 * L), rnn_twice.initial_state(1))
+by_steps, _ = run_steps(
+    rnn_twice, sine(2 * L), rnn_twice.initial_state(1)
+)
 assert error(by_steps, fast) < 2e-5  # both modes know of the rate
 
 forgotten, _ = run_steps(rnn, sine(2 * L), rnn.initial_state(1))
@@ -771,7 +835,9 @@ def reversed_run(u, K_reverse):
     return ssm.causal_convolution(u[..., ::-1], K_reverse)[..., ::-1]
 
 
-careless = ssm.causal_convolution(click, K) + reversed_run(click, K_reverse)
+careless = ssm.causal_convolution(click, K) + reversed_run(
+    click, K_reverse
+)
 right = ssm.two_sided_convolution(click, K, K_reverse)
 later = jnp.append(reversed_run(click, K_reverse)[1:], 0)
 moved_by_one = ssm.causal_convolution(click, K) + later
@@ -793,11 +859,32 @@ ring = np.linspace(0, 2 * np.pi, 200)
 axes.plot(np.cos(ring), np.sin(ring), "-", color="0.7", linewidth=1)
 for place, a in zip(places, angle, strict=True):
     past = place < 4
-    label = f"$K_{place}$" if past else rf"$\overleftarrow{{K}}_{7 - place}$"
-    axes.plot(np.cos(a), np.sin(a), "o" if past else "s", markersize=9,
-              color=plotting.COLOURS[0] if past else plotting.COLOURS[1])
-    axes.text(1.27 * np.cos(a), 1.27 * np.sin(a), label, ha="center", va="center", fontsize=13)
-    axes.text(0.8 * np.cos(a), 0.8 * np.sin(a), place, ha="center", va="center", fontsize=9)
+    label = (
+        f"$K_{place}$" if past else rf"$\overleftarrow{{K}}_{7 - place}$"
+    )
+    axes.plot(
+        np.cos(a),
+        np.sin(a),
+        "o" if past else "s",
+        markersize=9,
+        color=plotting.COLOURS[0] if past else plotting.COLOURS[1],
+    )
+    axes.text(
+        1.27 * np.cos(a),
+        1.27 * np.sin(a),
+        label,
+        ha="center",
+        va="center",
+        fontsize=13,
+    )
+    axes.text(
+        0.8 * np.cos(a),
+        0.8 * np.sin(a),
+        place,
+        ha="center",
+        va="center",
+        fontsize=9,
+    )
 axes.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.5, 1.5))
 axes.axis("off")
 plotting.show(
@@ -806,20 +893,31 @@ plotting.show(
     "entries 0 to 3: its first entry stands directly before K_0.",
 )
 circle = jnp.concatenate([K, K_reverse[::-1]])
-by_fft = jnp.fft.ifft(jnp.fft.fft(click, 6) * jnp.fft.fft(circle)).real[:3]
+by_fft = jnp.fft.ifft(jnp.fft.fft(click, 6) * jnp.fft.fft(circle)).real[
+    :3
+]
 np.testing.assert_allclose(by_fft, right, rtol=0, atol=1e-5)
 
 # %% [markdown]
 # Then the layer with `bidirectional=True`, checked against the two sums {eq}`layer-both` written as loops, with kernels from dense matrices. It has one more parameter, the second row. And it has no recurrence: a step cannot know the future. Asking for one is an error.
 
 # %%
-two_sided = shaken(layers.S4(H, N, L, rngs=nnx.Rngs(0), bidirectional=True), 2)
+two_sided = shaken(
+    layers.S4(H, N, L, rngs=nnx.Rngs(0), bidirectional=True), 2
+)
 assert "C_tilde_reverse" in nnx.state(two_sided)
 one_way = S4Layer(H, N, L, nnx.Rngs(0))
 kernels = []
 for name in ("C_tilde", "C_tilde_reverse"):
-    taken = {k: v for k, v in nnx.state(two_sided).items() if "C_tilde" not in k}
-    nnx.update(one_way, nnx.State(taken | {"C_tilde": nnx.state(two_sided)[name]}))
+    taken = {
+        k: v
+        for k, v in nnx.state(two_sided).items()
+        if "C_tilde" not in k
+    }
+    nnx.update(
+        one_way,
+        nnx.State(taken | {"C_tilde": nnx.state(two_sided)[name]}),
+    )
     impulse = jnp.zeros((1, L, H)).at[:, 0].set(1.0)
     K = by_recurrence(one_way, impulse)[0]  # (L, H), and D at l = 0
     K[0] -= np.asarray(one_way.D[...])
@@ -882,7 +980,9 @@ def moved_by(name, change):
     box = getattr(copy, name)
     box[...] = jnp.asarray(change(np.asarray(box[...])), jnp.float32)
     K_after = np.asarray(kernel_from(nnx.state(copy)))
-    return np.median(np.linalg.norm(K_after - K, axis=1) / np.linalg.norm(K, axis=1))
+    return np.median(
+        np.linalg.norm(K_after - K, axis=1) / np.linalg.norm(K, axis=1)
+    )
 
 
 signs = lambda v: draw.choice([-1, 1], size=v.shape)
@@ -900,13 +1000,22 @@ table = {
         moved_by(name, lambda v: v + 0.01 * signs(v)),
         moved_by(name, np.zeros_like),
     )
-    for name in ("log_step", "frequency", "log_decay", "P", "B", "C_tilde")
+    for name in (
+        "log_step",
+        "frequency",
+        "log_decay",
+        "P",
+        "B",
+        "C_tilde",
+    )
 }
 print("the kernel moves if     1 %   by 0.01    set to 0")
 for name, (relative, absolute, zero) in table.items():
     print(f"{name:17} {relative:9.1%} {absolute:9.1%} {zero:11.0%}")
 assert table["log_step"][0] > 0.05 and table["frequency"][0] > 0.05
-assert all(table[name][0] < 0.02 for name in ("log_decay", "P", "B", "C_tilde"))
+assert all(
+    table[name][0] < 0.02 for name in ("log_decay", "P", "B", "C_tilde")
+)
 assert table["log_step"][2] > 5 and table["P"][2] > 2
 
 # %% [markdown]
@@ -914,7 +1023,7 @@ assert table["log_step"][2] > 5 and table["P"][2] > 2
 #
 # The last column is about weight decay, which draws each number towards zero a little in every update. Zero is a good place for the entries of a matrix: no mixture. What is it for these?
 #
-# * `log_step` zero is $\Delta = 1$: a whole unit of HiPPO's time for each sample. The kernel is another one, ten times as large, and what kind of memory that is will surprise you in an exercise.
+# * `log_step` zero is $\Delta = 1$: a whole unit of HiPPO's time for each sample. The kernel is another one, about ten times as large, and what kind of memory that is will surprise you in an exercise.
 # * `P` zero is no longer HiPPO, though $B$ was made for it.
 # * `frequency` zero is a memory of decaying averages and of nothing that swings.
 # * `log_decay` zero is $\operatorname{Re}\lambda = -1$: it forgets twice as fast.
@@ -930,8 +1039,14 @@ names = set(nnx.state(packaged, nnx.Param))
 assert set(nnx.state(packaged, layers.Slow)) == names - {"C_tilde", "D"}
 
 network = model.SequenceModel(
-    "s4", d_input=1, d_output=10, d_model=H, n_layers=1,
-    ssm_n=N, l_max=L, rngs=nnx.Rngs(0),
+    "s4",
+    d_input=1,
+    d_output=10,
+    d_model=H,
+    n_layers=1,
+    ssm_n=N,
+    l_max=L,
+    rngs=nnx.Rngs(0),
 )
 before = nnx.state(network, nnx.Param)
 optimizer = train.grouped_adamw(0.01, slow_rate=0.001, weight_decay=0.05)
@@ -944,7 +1059,9 @@ for (path, old), (_, new) in zip(
 ):
     old, new = np.asarray(old[...]), np.asarray(new[...])
     if path[-1] in ("kernel", "C_tilde"):
-        np.testing.assert_allclose(new, old * (1 - 0.05 * 0.01), rtol=1e-6)
+        np.testing.assert_allclose(
+            new, old * (1 - 0.05 * 0.01), rtol=1e-6
+        )
         decayed.add(path[-1])
     else:
         assert np.array_equal(old, new)
@@ -966,24 +1083,41 @@ for column, (k, centre) in enumerate((("k", 0.0), ("k+1", 5.0))):
     for row, part in enumerate(parts):
         stateful = part.startswith("block")
         box = FancyBboxPatch(
-            (centre - 1.15, row - 0.27), 2.3, 0.54, boxstyle="round,pad=0.05",
-            facecolor="#dcebf5" if stateful else "#f3efe4", edgecolor="0.3",
+            (centre - 1.15, row - 0.27),
+            2.3,
+            0.54,
+            boxstyle="round,pad=0.05",
+            facecolor="#dcebf5" if stateful else "#f3efe4",
+            edgecolor="0.3",
         )
         axes.add_patch(box)
-        axes.text(centre, row, part, ha="center", va="center", fontsize=10)
+        axes.text(
+            centre, row, part, ha="center", va="center", fontsize=10
+        )
         axes.annotate(
-            "", (centre, row - 0.34), (centre, row - 0.68),
+            "",
+            (centre, row - 0.34),
+            (centre, row - 0.68),
             arrowprops={"arrowstyle": "->", "color": "0.3"},
         )
         if stateful:
             axes.annotate(
-                "", (centre + 3.7, row), (centre + 1.3, row),
-                arrowprops={"arrowstyle": "->", "color": plotting.COLOURS[1]},
+                "",
+                (centre + 3.7, row),
+                (centre + 1.3, row),
+                arrowprops={
+                    "arrowstyle": "->",
+                    "color": plotting.COLOURS[1],
+                },
             )
             label = f"$x^{row}_{{{k}}}$"
-            axes.text(centre + 2.5, row + 0.2, label, ha="center", fontsize=11)
+            axes.text(
+                centre + 2.5, row + 0.2, label, ha="center", fontsize=11
+            )
     axes.annotate(
-        "", (centre, 3.72), (centre, 3.34),
+        "",
+        (centre, 3.72),
+        (centre, 3.34),
         arrowprops={"arrowstyle": "->", "color": "0.3"},
     )
     axes.text(centre, -0.95, f"$u_{{{k}}}$", ha="center", fontsize=12)
@@ -1004,11 +1138,20 @@ plotting.show(
 def shaken_model(pooling):
     """A small S4 model away from its start."""
     net = model.SequenceModel(
-        "s4", d_input=1, d_output=10, d_model=H, n_layers=2,
-        ssm_n=N, l_max=L, pooling=pooling, rngs=nnx.Rngs(0),
+        "s4",
+        d_input=1,
+        d_output=10,
+        d_model=H,
+        n_layers=2,
+        ssm_n=N,
+        l_max=L,
+        pooling=pooling,
+        rngs=nnx.Rngs(0),
     )
     draw = np.random.default_rng(4)
-    add = lambda v: v + jnp.asarray(draw.normal(scale=0.1, size=v.shape), v.dtype)
+    add = lambda v: (
+        v + jnp.asarray(draw.normal(scale=0.1, size=v.shape), v.dtype)
+    )
     nnx.update(net, jax.tree.map(add, nnx.state(net, nnx.Param)))
     net.eval()
     return net
@@ -1024,7 +1167,9 @@ assert error(one_by_one, at_once) < 1e-4
 prefix, state = prefill(network, signal[:, :40])
 rest, _ = run_steps(rnn, signal[:, 40:], state)
 assert error(np.concatenate([prefix, rest], axis=1), at_once) < 1e-4
-print(f"{len(end.layers)} states of shape {end.layers[0].shape}", end=", ")
+print(
+    f"{len(end.layers)} states of shape {end.layers[0].shape}", end=", "
+)
 print(f"after {int(end.count[0])} steps: all three ways agree to 1e-4")
 
 pooled = shaken_model(pooling=True)
@@ -1038,25 +1183,43 @@ assert error(so_far[:, 39], answer) < 1e-4
 
 # %%
 half = u.astype(jnp.bfloat16)
-y_half, y_single = run(packaged, half), run(packaged, half.astype(jnp.float32))
-assert y_half.dtype == jnp.bfloat16 and packaged.kernel(L).dtype == jnp.float32
+y_half, y_single = (
+    run(packaged, half),
+    run(packaged, half.astype(jnp.float32)),
+)
+assert (
+    y_half.dtype == jnp.bfloat16
+    and packaged.kernel(L).dtype == jnp.float32
+)
 distance = np.abs(np.asarray(y_half, np.float32) - y_single)
 assert np.all(distance <= 2.0**-8 * np.abs(y_single) + 1e-6)
 
 # %% [markdown]
 # ## It learns
 #
-# A short run on the digits of chapter 4, to see that all of this can be trained. One block, eight epochs, two learning rates. [Chapter 4](04_first_network.ipynb) needed more epochs with its plain layer; the real training, with both rates chosen properly, is chapter 12's.
+# A short run on the digits of chapter 4, to see that all of this can be trained. One block, eight epochs, two learning rates. The real training, with both rates chosen properly, is chapter 12's.
 
 # %% tags=["nbval-ignore-output"]
 digits = data.load("digits-classification")
 network = model.SequenceModel(
-    "s4", d_input=1, d_output=10, d_model=32, n_layers=1,
-    ssm_n=32, l_max=64, rngs=nnx.Rngs(0),
+    "s4",
+    d_input=1,
+    d_output=10,
+    d_model=32,
+    n_layers=1,
+    ssm_n=32,
+    l_max=64,
+    rngs=nnx.Rngs(0),
 )
 optimizer = train.grouped_adamw(0.03, slow_rate=0.003, weight_decay=0.01)
 curve = list(
-    train.fit(network, digits.train, epochs=8, batch_size=25, optimizer=optimizer)
+    train.fit(
+        network,
+        digits.train,
+        epochs=8,
+        batch_size=25,
+        optimizer=optimizer,
+    )
 )
 score = train.accuracy(network, digits.validation)
 print("loss after each epoch:", " ".join(f"{loss:.2f}" for loss in curve))
@@ -1104,7 +1267,9 @@ for _ in range(300):
     assert np.linalg.eigvals(A).real.max() < 0
     slowest = -Lambda.real.max()
     faster.append((slowest + move) / slowest)
-print(f"the slowest mode fades {np.median(faster):.0f} times faster (median)")
+print(
+    f"the slowest mode fades {np.median(faster):.0f} times faster (median)"
+)
 assert np.median(faster) > 5
 
 # %% [markdown]
@@ -1169,7 +1334,9 @@ for step in (0.01, 1.0):
     still = layers.S4(64, 32, 512, rngs=nnx.Rngs(6))
     still.log_step[...] = jnp.full(64, jnp.log(step))
     C, P = draw_C(jax.random.key(7), 64, 16), to_complex(still.P[...])
-    still.C_tilde[...] = to_pair(tilde(still.Lambda, P, C, still.step, 512))
+    still.C_tilde[...] = to_pair(
+        tilde(still.Lambda, P, C, still.step, 512)
+    )
     K = np.asarray(still.kernel(512), float)
     rest = (K**2)[:, ::-1].cumsum(axis=1)[:, ::-1]
     reach[step] = np.median((rest > 0.01 * rest[:, :1]).sum(axis=1))
@@ -1200,10 +1367,16 @@ assert fastest > 300 and 0 < 1 - abs(g) < 1e-4 and abs(g + 1) < 0.02
 # Run the second layer on the reversed input and reverse its output: $v_k = \sum_{j \ge k} \overleftarrow K_{j-k}\, u_j$. The formula {eq}`layer-both` wants $\sum_{j > k} \overleftarrow K_{j-k-1}\, u_j$, which is $v_{k+1}$. So the reversed run is moved one step towards the beginning, and at the end, where there is no future, stands a zero.
 
 # %%
-forward, backward = (layers.S4(H, N, L, rngs=nnx.Rngs(0)) for _ in range(2))
-taken = {k: v for k, v in nnx.state(two_sided).items() if "C_tilde" not in k}
+forward, backward = (
+    layers.S4(H, N, L, rngs=nnx.Rngs(0)) for _ in range(2)
+)
+taken = {
+    k: v for k, v in nnx.state(two_sided).items() if "C_tilde" not in k
+}
 for one, name in ((forward, "C_tilde"), (backward, "C_tilde_reverse")):
-    nnx.update(one, nnx.State(taken | {"C_tilde": nnx.state(two_sided)[name]}))
+    nnx.update(
+        one, nnx.State(taken | {"C_tilde": nnx.state(two_sided)[name]})
+    )
     one.D[...] = jnp.zeros(H)
 v = run(backward, u[:, ::-1])[:, ::-1]
 v = jnp.concatenate([v[:, 1:], jnp.zeros((len(u), 1, H))], axis=1)
