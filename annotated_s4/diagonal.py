@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 
-from annotated_s4.blocks import fits_in_a_block
+from annotated_s4.blocks import fits_in_a_block, map_systems
 from annotated_s4.ssm import broadcast_modes, require_one_of
-from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook, vandermonde_two_level
+from annotated_s4.vandermonde import two_level_block, two_level_numbers, vandermonde_pairs, vandermonde_textbook
 
 Discretization = Literal["zoh", "bilinear"]
 Method = Literal["auto", "dense", "two_level", "textbook"]
@@ -51,11 +51,13 @@ def kernel_diagonal(
     """
     require_one_of("method", method, Method)
     step, Lambda, B, C = broadcast_modes(step, Lambda=Lambda, B=B, C=C)
-    numerators = C * discretize_diagonal(Lambda, B, step, discretization).Bb
-    exponents = _exponents(step[..., None] * Lambda, discretization)
+
+    def modes(C, B, Lambda, step):
+        return C * discretize_diagonal(Lambda, B, step, discretization).Bb, _exponents(step[..., None] * Lambda, discretization)
+
     if method == "textbook":
-        return _of_each_system(lambda a, x: vandermonde_textbook(a, x, L).real, numerators, exponents)
-    return _product(numerators, exponents, L, method)
+        return _of_each_system(lambda a, v: vandermonde_textbook(a, v, L).real, *modes(C, B, Lambda, step))
+    return _product(modes, (C, B, Lambda, step), L, method)
 
 
 def kernel_dss(
@@ -91,7 +93,8 @@ def kernel_dss(
     exponents = step[..., None] * Lambda
     if method == "textbook":
         return _of_each_system(lambda *system: _dss_textbook(*system, L), W, Lambda, exponents)
-    return _product(W / Lambda * exprel(exponents) / (L * exprel(L * exponents)), exponents, L, method)
+    modes = lambda W, Lambda, v: (W / Lambda * exprel(v) / (L * exprel(L * v)), v)
+    return _product(modes, (W, Lambda, exponents), L, method)
 
 
 def _dss_textbook(W, Lambda, exponents, L):
@@ -172,10 +175,17 @@ def _exponents(scaled, discretization):
     return jax.lax.complex(jnp.log1p(jnp.maximum(change, jnp.finfo(change.dtype).eps - 1)) / 2, angle)
 
 
-def _product(numerators, exponents, L, method):
-    """The Vandermonde product; `"auto"` is `"dense"` for what fits in one block."""
-    dense = method == "dense" or (method == "auto" and fits_in_a_block(exponents.size, L))
-    return (vandermonde_pairs if dense else vandermonde_two_level)(numerators, exponents, L)
+def _product(modes, parameters, L, method):
+    """The Vandermonde product of modes(*parameters), which are its numerators and exponents.
+
+    In blocks of systems these are made within the block, so that nothing of them is kept; `"auto"` is `"dense"` for what fits in one.
+    """
+    leading, size = parameters[0].shape[:-1], parameters[0].shape[-1]
+    if method == "dense" or (method == "auto" and fits_in_a_block(parameters[0].size, L)):
+        return vandermonde_pairs(*modes(*parameters), L)
+    block = lambda *system: two_level_block(L, *modes(*system))
+    flat = [part.reshape(-1, *part.shape[len(leading) :]) for part in parameters]
+    return map_systems(block, block, two_level_numbers(L, size), *flat).reshape(*leading, L)
 
 
 def _of_each_system(kernel, *parameters):

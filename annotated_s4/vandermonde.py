@@ -59,20 +59,32 @@ def vandermonde_two_level(
     Source: chapter 15.
     """
     _require_product(numerators, exponents, L)
-    T = 2 ** math.ceil(math.log2(L) / 2)
-    modes = exponents.shape[-1]
-    block = partial(_two_level_block, L, T)
-    K = map_systems(block, block, modes * (T + -(-L // T)), numerators.reshape(-1, modes), exponents.reshape(-1, modes))
+    modes, block = exponents.shape[-1], partial(two_level_block, L)
+    K = map_systems(block, block, two_level_numbers(L, modes), numerators.reshape(-1, modes), exponents.reshape(-1, modes))
     return K.reshape(*exponents.shape[:-1], L)
 
 
-def _two_level_block(L, T, numerators, exponents):
+def two_level_block(
+    L: int, numerators: Complex[Array, "systems modes"], exponents: Complex[Array, "systems modes"]
+) -> Float[Array, "systems {L}"]:
+    """`vandermonde_two_level` of the systems of one block."""
     powers = lambda l: jnp.exp(l.astype(exponents.real.dtype)[None, :, None] * exponents[:, None])  # systems l modes
+    T = _fine(L)
     coarse, fine = numerators[:, None] * powers(jnp.arange(0, L, T)), powers(jnp.arange(T))
     # Re (a b) = Re a Re b - Im a Im b, as one real product over twice the modes.
     coarse, fine = jnp.concatenate([coarse.real, -coarse.imag], -1), jnp.concatenate([fine.real, fine.imag], -1)
     K = 2 * jnp.einsum("hin,hjn->hij", coarse, fine, precision="highest")
     return K.reshape(K.shape[0], -1)[:, :L]
+
+
+def two_level_numbers(L: int, modes: int) -> int:
+    """How many powers the two matrices of one system hold."""
+    return modes * (_fine(L) + -(-L // _fine(L)))
+
+
+def _fine(L: int) -> int:
+    """T, the power of two at or above the root of L."""
+    return 2 ** math.ceil(math.log2(L) / 2)
 
 
 def _require_product(numerators, exponents, L) -> None:

@@ -28,7 +28,6 @@ UNANNOTATED = {
     "_project": {"Q", "x"},
     "_exponents": {"scaled"},
     "_block": SYSTEM,
-    "_two_level_block": {"numerators", "exponents"},
 }
 # The textbook form of a diagonal kernel takes the real part of a sum over pairs, and a pair that is twice the same mode has the
 # same real part: there is nothing to notice.

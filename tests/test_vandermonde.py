@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook
+from annotated_s4.vandermonde import vandermonde_pairs, vandermonde_textbook, vandermonde_two_level
 from tests.systems import full
 
 
@@ -23,16 +23,18 @@ def test_both_forms_are_the_explicit_matrix(float64, L, modes):
     assert np.abs(expected.imag).max() < 1e-12
     textbook = vandermonde_textbook(jnp.asarray(full(numerators)), jnp.asarray(full(exponents)), L)
     pairs = vandermonde_pairs(jnp.asarray(numerators), jnp.asarray(exponents), L)
-    for found in (textbook, pairs):
+    two_level = vandermonde_two_level(jnp.asarray(numerators), jnp.asarray(exponents), L)
+    for found in (textbook, pairs, two_level):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * np.abs(expected).max() * L)
     assert not jnp.iscomplexobj(pairs)
 
 
 def test_leading_axes(float64):
     numerators, exponents = map(jnp.asarray, draw(2, 3, 4))
-    together = vandermonde_pairs(numerators, exponents, 7)
-    assert together.shape == (2, 3, 7)
-    np.testing.assert_allclose(together[1, 2], vandermonde_pairs(numerators[1, 2], exponents[1, 2], 7), rtol=0, atol=1e-14)
+    for form in (vandermonde_pairs, vandermonde_two_level):
+        together = form(numerators, exponents, 7)
+        assert together.shape == (2, 3, 7)
+        np.testing.assert_allclose(together[1, 2], form(numerators[1, 2], exponents[1, 2], 7), rtol=0, atol=1e-14)
 
 
 def test_gradients_are_those_of_finite_differences(float64):
@@ -46,7 +48,7 @@ def test_gradients_are_those_of_finite_differences(float64):
 MODES = jnp.ones(2, jnp.complex64)
 
 
-@pytest.mark.parametrize("form", [vandermonde_textbook, vandermonde_pairs])
+@pytest.mark.parametrize("form", [vandermonde_textbook, vandermonde_pairs, vandermonde_two_level])
 def test_bad_input_is_named(without_shape_checks, form):
     with pytest.raises(ValueError, match="L.*at least 1.*0"):
         form(MODES, MODES, 0)
